@@ -1,0 +1,1 @@
+"""What evidence says: one file per artifact kind, pure functions from bytes to rows."""
