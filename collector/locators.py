@@ -1,0 +1,299 @@
+"""What a line must contain for a regular expression to match it: the facts that let one scan stand for many patterns.
+
+Two necessary conditions are read off the parse tree of `re` itself (so they can never disagree with `re` about syntax):
+
+* literals: byte strings of which at least one occurs in each matching line;
+* an expression in Hyperscan's dialect that matches wherever the pattern does, and never across a newline.
+
+Both may hold for lines that do not match; `re` has the last word. Where the tree holds something unknown (a newer
+Python, an exotic flag) the condition is simply absent, and the pattern is tried on every line.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from typing import Any, NamedTuple
+
+# CPython's own regular-expression parser; named `sre_parse` before 3.11, where that name warns. Not in typeshed.
+_PARSER: Any = importlib.import_module("re._parser")
+_SRE: Any = importlib.import_module("re._constants")
+
+MIN_LITERAL = 3
+"""Shorter literals occur in nearly every line of a log and would sort nothing out."""
+MAX_ALTERNATIVES = 16
+"""More literals than this for one pattern cost more than they save."""
+MAX_REPEAT = 32
+"""Bounded repeats above this become unbounded in the Hyperscan expression: a counter costs it far more than a loop."""
+
+_WORD = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
+_DIGIT = frozenset(b"0123456789")
+_SPACE = frozenset(b" \t\n\r\f\v")
+_ALL = frozenset(range(256))
+_NEWLINE = 0x0A
+
+
+class Literals(NamedTuple):
+    """At least one of `any_of` occurs in each line that the pattern matches."""
+
+    any_of: tuple[bytes, ...]
+    folded: bool
+    """True if they are lower case and must be sought in lower-cased data."""
+
+
+class Necessary(NamedTuple):
+    """What is known to be necessary for a pattern to match a line; None where nothing is known."""
+
+    literals: Literals | None
+    expression: bytes | None
+    """A Hyperscan expression for flags MULTILINE without DOTALL, CASELESS, UTF8."""
+
+
+class _Unknown(Exception):
+    """The parse tree holds something for which no safe condition is known here."""
+
+
+def necessary(pattern: bytes) -> Necessary:
+    """Derive the necessary conditions of a bytes pattern for `re.search` on one line (without its newline).
+
+    Raises re.error if the pattern is not a regular expression.
+    """
+    tree = _PARSER.parse(pattern)
+    flags = int(tree.state.flags)
+    if flags & re.LOCALE:
+        return Necessary(None, None)
+    folded = bool(flags & re.IGNORECASE)
+    return Necessary(_best(_Runs(), tree, folded), _expression(tree, folded))
+
+
+def _expression(tree: Any, folded: bool) -> bytes | None:
+    needed = _trimmed(list(tree))
+    # Hyperscan refuses what matches the empty string; such a pattern sorts nothing out anyway.
+    if not _PARSER.SubPattern(tree.state, needed).getwidth()[0]:
+        return None
+    try:
+        return _sequence(needed, folded).encode("ascii")
+    except _Unknown:
+        return None
+
+
+# Literals ----------------------------------------------------------------------------------------------------------
+
+
+class _Runs:
+    """Collects the runs of adjacent literal bytes of a sequence and keeps the best requirement seen."""
+
+    def __init__(self) -> None:
+        self.run = bytearray()
+        self.run_folded = False
+        self.best: Literals | None = None
+
+    def add(self, byte: int, folded: bool) -> None:
+        """Append a literal byte. A byte without case belongs to either kind of run."""
+        cased = chr(byte).isalpha() and byte < 128
+        if self.run and cased and folded != self.run_folded and self._has_case():
+            self.flush()
+        if cased:
+            self.run_folded = folded
+        self.run.append(byte)
+
+    def _has_case(self) -> bool:
+        return any(chr(b).isalpha() for b in self.run if b < 128)
+
+    def flush(self) -> None:
+        """End the current run and offer it."""
+        if len(self.run) >= MIN_LITERAL:
+            folded = self.run_folded and self._has_case()
+            self.offer(Literals((bytes(self.run).lower() if folded else bytes(self.run),), folded))
+        self.run.clear()
+        self.run_folded = False
+
+    def offer(self, other: Literals | None) -> None:
+        """Keep `other` if it sorts out more lines than the best so far."""
+        if other is not None and (self.best is None or _worth(other) > _worth(self.best)):
+            self.best = other
+
+
+def _worth(literals: Literals) -> tuple[int, int, bool]:
+    """Longest first (of several, the shortest counts), then fewest, then those that need no lower-casing."""
+    return min(len(item) for item in literals.any_of), -len(literals.any_of), not literals.folded
+
+
+def _best(runs: _Runs, items: Any, folded: bool) -> Literals | None:
+    """The best requirement of a sequence of parse-tree items."""
+    for op, argument in items:
+        if op is _SRE.LITERAL:
+            runs.add(argument, folded)
+        elif op is _SRE.SUBPATTERN:
+            _, add, remove, inner = argument
+            _walk_in(runs, inner, (folded or bool(add & re.IGNORECASE)) and not remove & re.IGNORECASE)
+        elif op is _SRE.ATOMIC_GROUP:
+            _walk_in(runs, argument, folded)
+        elif op in (_SRE.MAX_REPEAT, _SRE.MIN_REPEAT, _SRE.POSSESSIVE_REPEAT):
+            least, most, inner = argument
+            if least == most == 1:
+                _walk_in(runs, inner, folded)
+                continue
+            runs.flush()
+            if least:
+                runs.offer(_best(_Runs(), inner, folded))
+        elif op is _SRE.BRANCH:
+            runs.flush()
+            runs.offer(_any_of([_best(_Runs(), branch, folded) for branch in argument[1]]))
+        elif op is not _SRE.AT:  # an anchor has no width: the run goes on
+            runs.flush()
+    runs.flush()
+    return runs.best
+
+
+def _walk_in(runs: _Runs, inner: Any, folded: bool) -> None:
+    """A group that occurs exactly once continues the run of its surroundings where it is nothing but literals."""
+    if all(op is _SRE.LITERAL for op, _ in inner):
+        for _, byte in inner:
+            runs.add(byte, folded)
+    else:
+        runs.flush()
+        runs.offer(_best(_Runs(), inner, folded))
+
+
+def _any_of(branches: list[Literals | None]) -> Literals | None:
+    """The requirement of an alternation: one of the requirements of its branches, if each branch has one."""
+    if any(branch is None for branch in branches):
+        return None
+    known = [branch for branch in branches if branch is not None]
+    folded = any(branch.folded for branch in known)
+    texts = {text.lower() if folded else text for branch in known for text in branch.any_of}
+    return Literals(tuple(sorted(texts)), folded) if len(texts) <= MAX_ALTERNATIVES else None
+
+
+# Hyperscan expression ----------------------------------------------------------------------------------------------
+
+
+def _trimmed(items: list[Any]) -> list[Any]:
+    """Leave off what is optional at the end and start of the pattern: `error: (.*)` needs no more than `error: `."""
+    while items and (_optional(items[-1]) or (len(items) > 1 and _end(items[-1]) and _optional(items[-2]))):
+        items.pop()
+    while items and _optional(items[0]):
+        items.pop(0)
+    return items
+
+
+def _optional(item: Any) -> bool:
+    op, argument = item
+    if op in (_SRE.MAX_REPEAT, _SRE.MIN_REPEAT, _SRE.POSSESSIVE_REPEAT):
+        return bool(argument[0] == 0)
+    return bool(op is _SRE.SUBPATTERN and len(argument[3]) and all(_optional(inner) for inner in argument[3]))
+
+
+def _end(item: Any) -> bool:
+    return bool(item[0] is _SRE.AT and item[1] in (_SRE.AT_END, _SRE.AT_END_STRING))
+
+
+def _sequence(items: Any, folded: bool) -> str:
+    return "".join(_item(op, argument, folded) for op, argument in items)
+
+
+def _item(op: Any, argument: Any, folded: bool) -> str:
+    """One parse-tree item in Hyperscan's dialect, restricted to one line, never narrower than in `re`."""
+    if op is _SRE.LITERAL:
+        return _class({argument}, folded)
+    if op is _SRE.NOT_LITERAL:
+        return _class(_ALL - _fold({argument}, folded), False)
+    if op is _SRE.ANY:
+        return "."
+    if op is _SRE.IN:
+        return _class(_members(argument, folded), False)
+    if op is _SRE.BRANCH:
+        return "(?:" + "|".join(_sequence(branch, folded) for branch in argument[1]) + ")"
+    if op is _SRE.SUBPATTERN:
+        _, add, remove, inner = argument
+        return "(?:" + _sequence(inner, (folded or bool(add & re.IGNORECASE)) and not remove & re.IGNORECASE) + ")"
+    if op is _SRE.ATOMIC_GROUP:
+        return "(?:" + _sequence(argument, folded) + ")"
+    if op in (_SRE.MAX_REPEAT, _SRE.MIN_REPEAT, _SRE.POSSESSIVE_REPEAT):
+        least, most, inner = argument
+        return _repeat(least, most, inner, folded)
+    if op is _SRE.AT:
+        return _anchor(argument)
+    if op in (_SRE.ASSERT, _SRE.ASSERT_NOT):
+        return ""  # look-around only narrows; `re` decides
+    raise _Unknown(str(op))
+
+
+def _repeat(least: int, most: Any, inner: Any, folded: bool) -> str:
+    body = "(?:" + _sequence(inner, folded) + ")"
+    if body == "(?:)" or most == 0:
+        return ""
+    if (least, most) == (1, 1):
+        return body
+    if least > MAX_REPEAT:
+        least, most = MAX_REPEAT, _SRE.MAXREPEAT
+    if most == _SRE.MAXREPEAT or most > MAX_REPEAT:
+        return body + {0: "*", 1: "+"}.get(least, f"{{{least},}}")
+    return body + ("?" if (least, most) == (0, 1) else f"{{{least},{most}}}")
+
+
+def _anchor(where: Any) -> str:
+    known = {
+        _SRE.AT_BEGINNING: "^", _SRE.AT_BEGINNING_STRING: "^",
+        # The line that `re` sees has lost its carriage return; the buffer still has it.
+        _SRE.AT_END: "\\r?$", _SRE.AT_END_STRING: "\\r?$",
+        _SRE.AT_BOUNDARY: "\\b", _SRE.AT_NON_BOUNDARY: "",
+    }  # fmt: skip
+    if where not in known:
+        raise _Unknown(str(where))
+    return known[where]
+
+
+def _members(items: Any, folded: bool) -> frozenset[int]:
+    """The bytes of a character class."""
+    negated, found = False, set[int]()
+    for op, argument in items:
+        if op is _SRE.NEGATE:
+            negated = True
+        elif op is _SRE.LITERAL:
+            found.add(argument)
+        elif op is _SRE.RANGE:
+            found.update(range(argument[0], argument[1] + 1))
+        elif op is _SRE.CATEGORY:
+            found.update(_category(argument))
+        else:
+            raise _Unknown(str(op))
+    known = _fold(found, folded)
+    return _ALL - known if negated else known
+
+
+def _category(name: Any) -> frozenset[int]:
+    known = {
+        _SRE.CATEGORY_DIGIT: _DIGIT, _SRE.CATEGORY_NOT_DIGIT: _ALL - _DIGIT,
+        _SRE.CATEGORY_SPACE: _SPACE, _SRE.CATEGORY_NOT_SPACE: _ALL - _SPACE,
+        _SRE.CATEGORY_WORD: _WORD, _SRE.CATEGORY_NOT_WORD: _ALL - _WORD,
+    }  # fmt: skip
+    if name not in known:
+        raise _Unknown(str(name))
+    return known[name]
+
+
+def _fold(members: set[int] | frozenset[int], folded: bool) -> frozenset[int]:
+    if not folded:
+        return frozenset(members)
+    text = bytes(members)
+    return frozenset(text.lower() + text.upper())
+
+
+def _class(members: set[int] | frozenset[int], folded: bool) -> str:
+    """A set of bytes without the newline as a literal or a class of hexadecimal escapes."""
+    wanted = sorted(_fold(members, folded) - {_NEWLINE})
+    if not wanted:
+        raise _Unknown("only a newline could match")
+    if len(wanted) == 1:
+        byte = chr(wanted[0])
+        return byte if byte.isalnum() and byte.isascii() else f"\\x{wanted[0]:02x}"
+    if len(wanted) == 255:
+        return "."
+    text, start = "", wanted[0]
+    for here, after in zip(wanted, wanted[1:] + [-1], strict=True):
+        if after != here + 1:
+            text += f"\\x{start:02x}" + (f"-\\x{here:02x}" if here > start else "")
+            start = after
+    return f"[{text}]"
