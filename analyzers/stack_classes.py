@@ -50,16 +50,19 @@ class Model:
     classes: tuple[str, ...]
     """Class inside the engine, then the classes around it, innermost first; empty in a backward pass."""
     caller: str
-    """The user's function that called the model."""
+    """The user's function that called the model; empty if its frames are in another thread."""
     backward: bool
 
     def differs(self, other: Model) -> int:
         """2 if the classes say that these are different models, 1 if only the callers do, 0 if nothing does."""
         if self.backward or other.backward:
-            return int(self.backward == other.backward and self.caller != other.caller)
+            return int(self.backward == other.backward and self._called_apart(other))
         if self.classes and other.classes and self.classes != other.classes:
             return 2
-        return int(self.caller != other.caller)
+        return int(self._called_apart(other))
+
+    def _called_apart(self, other: Model) -> bool:
+        return bool(self.caller and other.caller and self.caller != other.caller)
 
     def name(self) -> str:
         """The class nearest to the user's code, or the function that called it."""
@@ -103,8 +106,8 @@ class Thread:
         """What it is doing, in words: `all_reduce`, `ZeRO-3 parameter gather of Actor`, `data loading`."""
         if self.role in ("collective", "barrier", "p2p"):
             return self.frame.function if self.frame.native else self.frame.short
-        if self.model is not None:
-            return f"{_words(self.role)} of {self.model.name()}"
+        if self.model is not None and (name := self.model.name()):
+            return f"{_words(self.role)} of {name}"
         return f"{_words(self.role)} ({self.frame.short})" if self.kind == "outside" else _words(self.role)
 
 
@@ -269,8 +272,8 @@ def _model(frames: Sequence[Frame], at: int) -> Model:
         elif not caller:
             caller = frame.short
     if in_backward:
-        return Model((), caller or "?", True)
-    return Model((*inside[-1:], *around), caller or "?", False)
+        return Model((), caller, True)
+    return Model((*inside[-1:], *around), caller, False)
 
 
 def _thread(name: str, rows: Sequence[Mapping[str, Any]]) -> Thread:

@@ -1,9 +1,9 @@
 """Who waits for whom in a hang, from the stacks of all ranks.
 
 A hang has no error line. What accuses is a minority outside while ALL its peers wait inside collectives; what
-exculpates is a rank without a dump, a peer that is merely computing, or a waiting rank that moved between two dumps: the run was
-slow then, not hung. Ranks inside ZeRO-3 gathers of different models of one program wait for each other, which no rank
-alone is to blame for; with a thread or a rank of theirs dead the same picture is only the echo of that death.
+exculpates is a rank without a dump, a peer that is merely computing, or a waiting rank that moved between two dumps:
+the run was slow then, not hung. Ranks inside ZeRO-3 gathers of different models of one program wait for each other,
+which no rank alone is to blame for; with a thread or a rank of theirs dead the same picture is the echo of that death.
 """
 
 from __future__ import annotations
@@ -75,11 +75,17 @@ def _scene(case: Case) -> Scene | None:
     neighbour = shots[index - 1] if index else shots[index + 1] if len(shots) > 1 else []
     now = shots[index]
     missing = _missing(case, now)
-    died = {row.get("rank") for row in ranks if row.get("exit_code") or row.get("signal") or row.get("finished")}
-    dead = bool(died & set(missing)) or any(
+    dead = _ended_alone(ranks, set(missing)) or any(
         stack_classes.dead_thread(line.text) for line in case.lines if "Exception in thread" in line.text
     )
     return Scene(now, stack_classes.moved(neighbour, now), missing, dead)
+
+
+def _ended_alone(ranks: Sequence[Mapping[str, Any]], missing: set[int]) -> bool:
+    """True if a rank without a dump ended in a way that no dumped rank did: by itself, not by the launcher's kill."""
+    ends = {row.get("rank"): (row.get("exit_code"), row.get("signal"), bool(row.get("finished"))) for row in ranks}
+    others = {end for rank, end in ends.items() if rank not in missing}
+    return any(any(end) and end not in others for rank, end in ends.items() if rank in missing)
 
 
 def _missing(case: Case, now: Sequence[Process]) -> list[int]:
@@ -225,7 +231,7 @@ def _all_inside(waiting: Sequence[Process]) -> Observation:
     frame = waiting[0].speaker.frame
     return Observation(
         NAME, ALL_INSIDE, "context", "unknown",
-        f"All {len(waiting)} ranks wait in {_doings(waiting)}: nobody is outside, so look at the network and devices",
+        f"All {len(waiting)} dumped ranks wait in {_doings(waiting)}: look at the network, the devices and absent ranks",
         text=str(frame), scope="job", strength=1, source="stack_dump",
         path=frame.path, line=frame.line, offset=frame.offset, detail={"ranks": [p.rank for p in waiting]},
     )  # fmt: skip
