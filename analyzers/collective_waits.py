@@ -1,0 +1,298 @@
+"""Who waits for whom in collectives, and who keeps everybody waiting: rules over `analyzers.collective_state`.
+
+Decision: a rank is accused only for what its own evidence shows, never for evidence that is missing.
+
+* `odd`: at one sequence number the ranks of a group run different operations or sizes; the minority left the common
+  program, if the majority is one even when every unseen rank sided with the minority.
+* `stalled`: a rank has not completed a collective that a peer completed. The peer could not have, had the rank not
+  joined; so what keeps it is its own GPU, link or process. Not for rooted operations and all_to_all, where a peer can
+  be served earlier. If a member is unseen (it could have died before it passed data on) one collective more is needed.
+* `outside`: peers wait in a collective that a rank never enqueued, and the rank has nothing pending anywhere. A rank
+  that has something pending is waiting itself: the chain of waits is followed to its end.
+* `deadlock`: ranks that wait for each other in different groups, and for nobody else.
+
+If more ranks are "outside" (or "stalled") than wait for them, it is the waiting ones that may have called too much:
+then the finding names no rank. Counters must be possible: a rank that is said to be behind must have enqueued what its
+peers completed, otherwise the numbers do not belong together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from analyzers.collective_state import Call, Group, State
+
+_LARGEST_GAP = 100
+"""Sequence numbers that a rank may lag if nothing tells how many it had enqueued."""
+_INDEX = re.compile(r"\b(?:send|recv) (\d+)(?:->|<-)(\d+)")
+
+
+@dataclass(slots=True)
+class Finding:
+    """One conclusion. `ranks` are accused; empty if the finding is joint."""
+
+    kind: str
+    """op-mismatch | size-mismatch | stalled | outside | deadlock | waiting | inside."""
+    group: Group
+    ranks: list[int]
+    others: list[int]
+    """The majority, the waiting or the completed ones; for a joint finding all who are involved."""
+    call: Call
+    """The collective that the others are in."""
+    own: dict[int, Call] = field(default_factory=dict)
+    """What the accused are in, if anything."""
+    sure: bool = True
+    """False if unseen ranks could change it."""
+    unseen: list[int] = field(default_factory=list)
+
+
+def analyze(state: State) -> list[Finding]:
+    """All findings of `state`: accusations first, then at most one that says who waits."""
+    found = [finding for group in state.groups if (finding := odd_one_out(state, group))]
+    taken = {rank for finding in found for rank in finding.ranks or finding.others}
+    groups = {id(finding.group) for finding in found}
+    rest = [group for group in state.groups if id(group) not in groups]
+    found += _merge(finding for group in rest if (finding := stalled(state, group, taken)))
+    taken |= {rank for finding in found for rank in finding.ranks}
+    found += _merge(finding for group in rest if (finding := outside(state, group, taken)))
+    if not any(finding.ranks for finding in found):
+        found += _merge(finding for group in rest if (finding := outside_p2p(state, group)))
+    if not found:
+        found += deadlocks(state)
+    return found + _waiting(state, found)
+
+
+def _unseen(state: State, group: Group) -> list[int]:
+    return [rank for rank in group.ranks if rank not in state.present or rank not in group.seats]
+
+
+def _merge(findings: Iterable[Finding]) -> list[Finding]:
+    """One finding for each rank: the one with the most witnesses. Joint findings only if nobody is accused."""
+    listed = sorted(findings, key=lambda finding: (-len(finding.others), finding.call.row.get("at_lo") or 0))
+    kept: list[Finding] = []
+    seen: set[int] = set()
+    for finding in listed:
+        fresh = [rank for rank in finding.ranks if rank not in seen]
+        if fresh:
+            finding.ranks = fresh
+            seen |= set(fresh)
+            kept.append(finding)
+    return kept or [finding for finding in listed if not finding.ranks][:1]
+
+
+# Different operations or sizes at one point.
+
+
+def odd_one_out(state: State, group: Group) -> Finding | None:
+    """The first sequence number that is still open somewhere and at which the group's ranks disagree."""
+    if group.name == "(fingerprint)":  # each rank's call at one common point, numbers may differ
+        calls = {
+            rank: max(seat.calls.values(), key=lambda c: c.seq) for rank, seat in group.seats.items() if seat.calls
+        }
+        return _disagreement(state, group, calls, "op-mismatch", lambda call: (call.family, call.volume))
+    open_at = sorted({call.seq for seat in group.seats.values() for call in seat.calls.values() if call.pending})
+    for seq in open_at:
+        calls = {rank: seat.calls[seq] for rank, seat in group.seats.items() if seq in seat.calls}
+        finding = _disagreement(state, group, calls, "op-mismatch", lambda call: call.family) or _disagreement(
+            state, group, {r: c for r, c in calls.items() if c.volume}, "size-mismatch", lambda call: call.volume
+        )
+        if finding:
+            return finding
+    return _diverged(state, group)
+
+
+def _diverged(state: State, group: Group) -> Finding | None:
+    """Ranks stuck at different numbers in different operations, the lower one rooted: its root may have run ahead."""
+    calls = {rank: call for rank, seat in group.seats.items() if (call := seat.first_pending())}
+    lowest = min(calls.values(), key=lambda call: call.seq, default=None)
+    if lowest is None or not lowest.rooted or len({call.family for call in calls.values()}) < 2:
+        return None
+    if max(call.seq for call in calls.values()) - lowest.seq > _LARGEST_GAP:
+        return None
+    return _disagreement(state, group, calls, "op-mismatch", lambda call: (call.seq, call.family))
+
+
+def _disagreement(
+    state: State, group: Group, calls: Mapping[int, Call], kind: str, what: Callable[[Call], Hashable]
+) -> Finding | None:
+    votes = Counter(what(call) for call in calls.values())
+    if len(votes) < 2:
+        return None
+    winner, most = votes.most_common(1)[0]
+    minority = sorted(rank for rank, call in calls.items() if what(call) != winner)
+    majority = sorted(set(calls) - set(minority))
+    unseen = _unseen(state, group)
+    if most > len(minority):
+        sure = most > len(minority) + len(unseen)
+        own = {rank: calls[rank] for rank in minority}
+        return Finding(kind, group, minority, majority, calls[majority[0]], own, sure, unseen)
+    return Finding(kind, group, [], sorted(calls), calls[majority[0]], dict(calls), False, unseen)
+
+
+# Behind what peers completed.
+
+
+def stalled(state: State, group: Group, taken: set[int]) -> Finding | None:
+    """Ranks inside a collective that peers of the same group have completed."""
+    whole = not _unseen(state, group) or not group.declared
+    behind: dict[int, Call] = {}
+    ahead: set[int] = set()
+    for rank, seat in group.seats.items():
+        call = seat.first_pending()
+        if call is None or call.rooted or rank in taken:
+            continue
+        passed = _passed(group, rank, call, whole)
+        if passed and _possible(group, rank, call.seq):
+            behind[rank] = call
+            ahead |= passed
+    ahead -= behind.keys()
+    if not behind or not ahead:
+        return None
+    latest = max((c for r in ahead if (c := group.seats[r].first_pending())), key=lambda c: c.seq, default=None)
+    if latest is None:  # nobody waits: the rank was only seen a moment earlier
+        return None
+    if len(behind) > len(ahead):
+        return Finding("stalled", group, [], sorted({*behind, *ahead}), latest, behind, False)
+    return Finding("stalled", group, sorted(behind), sorted(ahead), latest, behind, group.declared)
+
+
+def _passed(group: Group, rank: int, call: Call, whole: bool) -> set[int]:
+    """Peers that completed `call`. Where a member is unseen, only peers that completed the rank's NEXT call as well.
+
+    Calls of a group run one after the other: whoever contributed to the next one had done with this one, so no unseen
+    rank can be what keeps it.
+    """
+    after = group.seats[rank].calls.get(call.seq + 1)
+    if not whole and (after is None or after.rooted):
+        return set()
+    seq = call.seq if whole else call.seq + 1
+    return {other for other, seat in group.seats.items() if other != rank and seat.has_completed(seq)}
+
+
+def _possible(group: Group, rank: int, seq: int) -> bool:
+    """False if peers completed what the rank never enqueued: those counters do not belong to one sequence."""
+    floor = max((s.completed for r, s in group.seats.items() if r != rank and s.completed is not None), default=None)
+    enqueued = group.seats[rank].enqueued
+    if floor is None:  # old log lines have no counters
+        firsts = [c.seq for s in group.seats.values() if (c := s.first_pending())]
+        return max(firsts, default=seq) - seq <= _LARGEST_GAP
+    return enqueued is not None and enqueued >= floor
+
+
+# Not there while peers wait.
+
+
+def outside(state: State, group: Group, taken: set[int]) -> Finding | None:
+    """Ranks with nothing pending anywhere that did not come to a collective in which peers wait."""
+    waiting = {r: call for r, seat in group.seats.items() if r not in taken and (call := seat.first_pending())}
+    if not waiting:
+        return None
+    last = max(waiting.values(), key=lambda call: call.seq)
+    absent = sorted(
+        rank
+        for rank, seat in group.seats.items()
+        if rank not in waiting
+        and rank not in taken
+        and seat.has_enqueued(last.seq) is False
+        and state.idle(rank)
+        and _possible(group, rank, last.seq)
+    )
+    if not absent:
+        return None
+    first = min(waiting.values(), key=lambda call: call.seq)
+    if len(absent) > len(waiting):
+        return Finding("outside", group, [], sorted({*absent, *waiting}), first, dict(waiting), False)
+    return Finding("outside", group, absent, sorted(waiting), first)
+
+
+def _peer(group: Group, rank: int, call: Call) -> int | None:
+    """The global rank at the other end of a send or receive."""
+    match = _INDEX.search(call.op)
+    if not match or not group.declared or int(match[2]) >= len(group.ranks) or int(match[1]) >= len(group.ranks):
+        return None
+    peer = group.ranks[int(match[2])]
+    return peer if group.ranks[int(match[1])] == rank and peer != rank else None
+
+
+def outside_p2p(state: State, group: Group) -> Finding | None:
+    """Ranks with nothing pending anywhere to whom a peer sends or from whom it waits to receive."""
+    blamed: dict[int, list[tuple[int, Call]]] = defaultdict(list)
+    for rank, seat in group.seats.items():
+        for call in seat.p2p:
+            peer = _peer(group, rank, call)
+            if peer is not None and state.idle(peer):
+                blamed[peer].append((rank, call))
+    if not blamed:
+        return None
+    witnesses = sorted({rank for found in blamed.values() for rank, _ in found})
+    first = min((call for found in blamed.values() for _, call in found), key=lambda c: c.row.get("at_lo") or 0)
+    return Finding("outside", group, sorted(blamed), witnesses, first)
+
+
+# Circles, and who merely waits.
+
+
+def _edges(state: State) -> dict[int, dict[int, tuple[Group, Call]]]:
+    """For each waiting rank the ranks that did not come to the collective it waits in, unseen ones included."""
+    edges: dict[int, dict[int, tuple[Group, Call]]] = defaultdict(dict)
+    for group in state.groups:
+        for rank, seat in group.seats.items():
+            call = seat.first_pending()
+            for other in group.ranks if call else ():
+                there = group.seats[other].has_enqueued(call.seq) if call and other in group.seats else None
+                if call and other != rank and (there is False or other not in state.present):
+                    edges[rank][other] = (group, call)
+    return edges
+
+
+def deadlocks(state: State) -> list[Finding]:
+    """Ranks that wait for each other in different groups and for nobody outside the circle."""
+    edges = _edges(state)
+    reach = {rank: _reachable(rank, edges) for rank in edges}
+    for rank in sorted(edges):
+        circle = {other for other in reach[rank] if rank in reach.get(other, ())}
+        if len(circle) < 2 or reach[rank] != circle:
+            continue
+        own = {r: next(iter(edges[r].values()))[1] for r in sorted(circle)}
+        group, call = next(iter(edges[rank].values()))
+        return [Finding("deadlock", group, [], sorted(circle), call, own)]
+    return []
+
+
+def _reachable(start: int, edges: Mapping[int, Mapping[int, object]]) -> set[int]:
+    reached: set[int] = set()
+    todo = list(edges.get(start, ()))
+    while todo:
+        rank = todo.pop()
+        if rank not in reached:
+            reached.add(rank)
+            todo.extend(edges.get(rank, ()))
+    return reached
+
+
+def _waiting(state: State, found: Sequence[Finding]) -> list[Finding]:
+    """Who waits for the accused, or (nobody accused) for ranks that left no evidence, or is inside with everybody."""
+    accused = {rank for finding in found for rank in finding.ranks or finding.others}
+    pending = [
+        (group, rank, call)
+        for group in state.groups
+        for rank, seat in group.seats.items()
+        if rank not in accused and (call := seat.first_pending() or next(iter(seat.p2p), None)) is not None
+    ]
+    if not pending:
+        return []
+    ranks = sorted({rank for _, rank, _ in pending})
+    group, _, call = min(pending, key=lambda item: item[2].row.get("at_lo") or 0)
+    if found:
+        return [Finding("waiting", group, ranks, sorted(accused), call)]
+    unseen = sorted({other for rank, to in _edges(state).items() for other in to if other not in state.present})
+    if unseen:
+        return [Finding("waiting", group, ranks, [], call, sure=False, unseen=unseen)]
+    for group in state.groups:
+        calls = {rank: call for rank, seat in group.seats.items() if (call := seat.first_pending()) and call.firm}
+        if group.declared and len(calls) == len(group.ranks) > 1 and len({call.seq for call in calls.values()}) == 1:
+            return [Finding("inside", group, sorted(calls), [], next(iter(calls.values())))]
+    return []
