@@ -1,10 +1,11 @@
 """Finds logs that repeat another log, so that one event does not speak twice.
 
-A console is often kept twice: as it was, and with a receive time (or a node's name) in front of every line; or once per
-node and once for all nodes. Line ends are compared, because a prefix changes only the front. Of two copies the poorer
-goes: the one without the prefix; of a merged log and the logs of the nodes it was merged from, the merged one. Only
-logs that no rank's name is on are compared: the console and the files of the ranks say the same lines with different
-attribution, and whoever reads them joins those. Heads are compared first, so that logs that differ are not read.
+A console is often kept twice: as it was, and with a receive time in front of every line; or once per node and once for
+all nodes. Line ends are compared, because a prefix changes only the front. Of two copies the poorer goes: the one
+without the prefix; and a log that was merged from the logs of nodes, with or without a prefix, because a file's node is
+certain where one in a line has to be guessed. Only logs that no rank's name is on are compared: the console and the
+files of the ranks say the same lines with different attribution, and whoever reads them joins those. Heads are compared
+first, so that logs that differ are not read.
 """
 
 from __future__ import annotations
@@ -44,13 +45,10 @@ class _Lines(NamedTuple):
     ends: dict[int, list[int]]
     """Hash of the end -> [how often, length of the first such line]."""
     total: int
-    fronts: dict[int, bytes]
-    """Hash of the end -> front of the line, for the first lines of the log."""
 
 
 def _lines(stream: BinaryIO) -> _Lines:
     ends: dict[int, list[int]] = {}
-    fronts: dict[int, bytes] = {}
     total = 0
     while total < MAX_LINES and (line := stream.readline(_MAX_LINE)):
         line = line.rstrip()
@@ -59,17 +57,17 @@ def _lines(stream: BinaryIO) -> _Lines:
         total += 1
         key = hash(line[-_END:])
         ends.setdefault(key, [0, len(line)])[0] += 1
-        if len(fronts) < 64:
-            fronts.setdefault(key, line[:80])
-    return _Lines(ends, total, fronts)
+    return _Lines(ends, total)
 
 
 def _held(part: _Lines, whole: _Lines) -> float:
     """Share of the lines of `part` whose ends `whole` has, each as often."""
-    if not part.total:
-        return 0.0
-    held = sum(min(count, whole.ends[key][0]) for key, (count, _) in part.ends.items() if key in whole.ends)
-    return held / part.total
+    # the end of a short line with a prefix is the prefix: such lines say nothing about equality
+    shortest = _END + max(0, -_longer(part, whole))
+    looked_at = [(key, count) for key, (count, length) in part.ends.items() if length >= shortest]
+    total = sum(count for _, count in looked_at)
+    held = sum(min(count, whole.ends[key][0]) for key, count in looked_at if key in whole.ends)
+    return held / total if total else 0.0
 
 
 def _longer(part: _Lines, whole: _Lines) -> int:
@@ -105,13 +103,12 @@ def find_copies(texts: Sequence[Text]) -> dict[str, str]:
                 read[text.path] = _lines(stream)
         except OSError:
             continue
-    copies: dict[str, str] = {}
+    copies = _merged([text for text in texts if text.path in read], read)
     for pair in pairs:
         if all(text.path in read and text.path not in copies for text in pair):
             part, whole = sorted(pair, key=lambda text: (read[text.path].total, text.path))
             if poorer := _poorer(part, whole, read):
                 copies[poorer] = whole.path if poorer == part.path else part.path
-    copies.update(_merged([text for text in texts if text.path in read and text.path not in copies], read))
     return copies
 
 
@@ -120,12 +117,9 @@ def _poorer(part: Text, whole: Text, read: dict[str, _Lines]) -> str | None:
     a, b = read[part.path], read[whole.path]
     if _held(a, b) < _SHARE:
         return None
+    if part.node != whole.node:
+        return None
     longer = _longer(a, b)
-    if part.node is not None and whole.node != part.node:
-        # the log of a node is given up only for one that names the node in front of every line of it
-        node = part.node.encode("utf-8", "surrogateescape")
-        shared = [b.fronts[key] for key in a.ends if key in b.fronts]
-        return part.path if longer > 0 and shared and all(node in front for front in shared) else None
     if longer < 0 and _held(b, a) >= _SHARE:
         return whole.path
     return part.path
@@ -138,12 +132,9 @@ def _merged(texts: Sequence[Text], read: dict[str, _Lines]) -> dict[str, str]:
     for text in nodes:
         for key, (count, length) in read[text.path].ends.items():
             ends[key] = [ends[key][0] + count, length]
-    union = _Lines(ends, sum(read[text.path].total for text in nodes), {})
+    union = _Lines(ends, sum(read[text.path].total for text in nodes))
     return {
         text.path: nodes[0].path
         for text in texts
-        if nodes
-        and text.node is None
-        and _held(read[text.path], union) >= _SHARE
-        and _longer(read[text.path], union) >= 0
+        if nodes and text.node is None and _held(read[text.path], union) >= _SHARE
     }
