@@ -13,15 +13,15 @@ import platform
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from collector import usercache
-from collector.locators import necessary
+from collector import locators, usercache
+from collector.data import lookup
+from collector.locators import Ordinary, expression, literals
 
 _FORMAT = b"firstfault patterns 1\n"
-"""First line of a cached database; changes whenever `collector.locators` derives other expressions."""
+"""First line of a cached database."""
 
 
 class LiteralSearch:
@@ -32,12 +32,12 @@ class LiteralSearch:
         self._plain: dict[bytes, list[int]] = {}
         self._folded: dict[bytes, list[int]] = {}
         for index in indices:
-            literals = necessary(patterns[index]).literals
-            if literals is None:
+            needed = literals(patterns[index])
+            if needed is None:
                 self._always.append(index)
                 continue
-            table = self._folded if literals.folded else self._plain
-            for literal in literals.any_of:
+            table = self._folded if needed.folded else self._plain
+            for literal in needed.any_of:
                 table.setdefault(literal, []).append(index)
 
     def present(self, piece: memoryview) -> list[int]:
@@ -118,10 +118,11 @@ def build(patterns: Sequence[bytes], cache: Path | None) -> Database | None:
         return None
     import hyperscan
 
-    wanted = {i: expression for i, p in enumerate(patterns) if (expression := necessary(p).expression) is not None}
+    ordinary = Ordinary("\n".join(lookup("ordinary_log")).encode())
+    wanted = {i: found for i, pattern in enumerate(patterns) if (found := expression(pattern, ordinary)) is not None}
     database = _compiled(wanted)
     if database is None:  # one bad expression spoils them all: leave out those that fail alone
-        wanted = {i: expression for i, expression in wanted.items() if _compiled({i: expression}) is not None}
+        wanted = {i: found for i, found in wanted.items() if _compiled({i: found}) is not None}
         database = _compiled(wanted)
     if database is None:
         return None
@@ -161,10 +162,26 @@ def _name(patterns: Sequence[bytes]) -> str:
     probe = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
     probe.compile(expressions=[b"probe"], ids=[0], flags=0)  # its info names the processor features compiled for
     key = hashlib.blake2b(digest_size=16)
-    parts = (_FORMAT, sys.version.encode(), version("hyperscan").encode(), probe.info(), *_processor(), *patterns)
+    parts: tuple[bytes, ...] = (
+        _FORMAT,
+        sys.version.encode(),
+        getattr(hyperscan, "__version__", "").encode(),
+        _derivation(),
+        str(probe.info()).encode(),
+        *_processor(),
+        *patterns,
+    )
     for part in parts:
         key.update(len(part).to_bytes(8, "little") + part)
     return f"patterns-{key.hexdigest()}.hsdb"
+
+
+def _derivation() -> bytes:
+    """The code that derives expressions: another release may derive others."""
+    try:
+        return Path(locators.__file__).read_bytes()
+    except OSError:
+        return b""
 
 
 def _processor() -> Iterator[bytes]:

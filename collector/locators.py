@@ -7,12 +7,17 @@ Two necessary conditions are read off the parse tree of `re` itself (so they can
 
 Both may hold for lines that do not match; `re` has the last word. Where the tree holds something unknown (a newer
 Python, an exotic flag) the condition is simply absent, and the pattern is tried on every line.
+
+The expression is made as cheap as it can be. Measured on 200 MB of training log with 523 patterns: the patterns as they
+are scan at 0.33 GB/s and compile in 0.33 s; the best stretch between two `.*` 0.80 and 0.21; of that only the eight
+rarest bytes, where ordinary logs do not contain them, 0.96 and 0.04.
 """
 
 from __future__ import annotations
 
 import importlib
 import re
+from collections import Counter
 from typing import Any, NamedTuple
 
 # CPython's own regular-expression parser; named `sre_parse` before 3.11, where that name warns. Not in typeshed.
@@ -25,6 +30,10 @@ MAX_ALTERNATIVES = 16
 """More literals than this for one pattern cost more than they save."""
 MAX_REPEAT = 32
 """Bounded repeats above this become unbounded in the Hyperscan expression: a counter costs it far more than a loop."""
+WINDOW = 8
+"""Bytes of a literal shown to Hyperscan, whose literal matcher hashes no more (5, 6 and 10 measured slower)."""
+MIN_WINDOW = 5
+"""A shorter literal is too common to stand for its pattern."""
 
 _WORD = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
 _DIGIT = frozenset(b"0123456789")
@@ -41,38 +50,59 @@ class Literals(NamedTuple):
     """True if they are lower case and must be sought in lower-cased data."""
 
 
-class Necessary(NamedTuple):
-    """What is known to be necessary for a pattern to match a line; None where nothing is known."""
-
-    literals: Literals | None
-    expression: bytes | None
-    """A Hyperscan expression for flags MULTILINE without DOTALL, CASELESS, UTF8."""
-
-
 class _Unknown(Exception):
     """The parse tree holds something for which no safe condition is known here."""
 
 
-def necessary(pattern: bytes) -> Necessary:
-    """Derive the necessary conditions of a bytes pattern for `re.search` on one line (without its newline).
+def literals(pattern: bytes) -> Literals | None:
+    """Literals necessary for `re.search(pattern, line)`, the longest found; None where none are known.
+
+    Raises re.error if the pattern is not a regular expression.
+    """
+    tree = _PARSER.parse(pattern)
+    flags = int(tree.state.flags)
+    return None if flags & re.LOCALE else _best(_Runs(), tree, bool(flags & re.IGNORECASE))
+
+
+class Ordinary:
+    """Text that logs hold while nothing is wrong, to tell rare bytes from common ones."""
+
+    def __init__(self, text: bytes) -> None:
+        self._text = text
+        self._trigrams = Counter(text[i : i + 3] for i in range(len(text) - 2))
+
+    def rarest(self, literal: bytes) -> bytes | None:
+        """The rarest WINDOW bytes of `literal`; None if the text contains even these, or if they are too few."""
+        windows = [literal[i : i + WINDOW] for i in range(max(1, len(literal) - WINDOW + 1))]
+        rarest = min(windows, key=lambda window: (window in self._text, self._commonness(window)))
+        return None if len(rarest) < MIN_WINDOW or rarest in self._text else rarest
+
+    def _commonness(self, window: bytes) -> int:
+        return sum(self._trigrams[window[i : i + 3]] for i in range(len(window) - 2))
+
+
+def expression(pattern: bytes, ordinary: Ordinary) -> bytes | None:
+    """A Hyperscan expression for flags MULTILINE without DOTALL, CASELESS, UTF8; None where none is known.
 
     Raises re.error if the pattern is not a regular expression.
     """
     tree = _PARSER.parse(pattern)
     flags = int(tree.state.flags)
     if flags & re.LOCALE:
-        return Necessary(None, None)
-    folded = bool(flags & re.IGNORECASE)
-    return Necessary(_best(_Runs(), tree, folded), _expression(tree, folded))
-
-
-def _expression(tree: Any, folded: bool) -> bytes | None:
-    needed = _trimmed(list(tree))
-    # Hyperscan refuses what matches the empty string; such a pattern sorts nothing out anyway.
-    if not _PARSER.SubPattern(tree.state, needed).getwidth()[0]:
         return None
+    folded = bool(flags & re.IGNORECASE)
+    stretch = _best_stretch(list(tree), folded)
+    # Hyperscan refuses what matches the empty string; such a pattern sorts nothing out anyway.
+    if not _PARSER.SubPattern(tree.state, stretch).getwidth()[0]:
+        return None
+    found = _best(_Runs(), stretch, folded)
+    if found is not None:
+        windows = [ordinary.rarest(text) for text in found.any_of]
+        if all(windows):
+            texts = ("".join(_class({byte}, found.folded) for byte in window) for window in windows if window)
+            return "|".join(sorted(set(texts))).encode("ascii")
     try:
-        return _sequence(needed, folded).encode("ascii")
+        return _sequence(stretch, folded).encode("ascii")
     except _Unknown:
         return None
 
@@ -169,9 +199,41 @@ def _any_of(branches: list[Literals | None]) -> Literals | None:
 # Hyperscan expression ----------------------------------------------------------------------------------------------
 
 
+def _best_stretch(items: list[Any], folded: bool) -> list[Any]:
+    """The part between two `.*` of a pattern that sorts out most, without what is optional at its ends."""
+    stretches: list[list[Any]] = [[]]
+    for item in items:
+        if _gap(item):
+            stretches.append([])
+        else:
+            stretches[-1].append(item)
+
+    def worth(stretch: list[Any]) -> tuple[int, int, bool]:
+        found = _best(_Runs(), stretch, folded)
+        return (0, 0, False) if found is None else _worth(found)
+
+    return _trimmed(max(stretches, key=worth))
+
+
+def _gap(item: Any) -> bool:
+    """True for `.*`, `[^x]+` and the like, alone in a group or not."""
+    op, argument = item
+    if op is _SRE.SUBPATTERN:
+        return len(argument[3]) == 1 and _gap(argument[3][0])
+    if op not in (_SRE.MAX_REPEAT, _SRE.MIN_REPEAT) or argument[1] <= MAX_REPEAT or len(argument[2]) != 1:
+        return False
+    inner, content = argument[2][0]
+    if inner is _SRE.IN:
+        try:
+            return len(_members(content, False)) > 200
+        except _Unknown:
+            return False
+    return bool(inner in (_SRE.ANY, _SRE.NOT_LITERAL))
+
+
 def _trimmed(items: list[Any]) -> list[Any]:
-    """Leave off what is optional at the end and start of the pattern: `error: (.*)` needs no more than `error: `."""
-    while items and (_optional(items[-1]) or (len(items) > 1 and _end(items[-1]) and _optional(items[-2]))):
+    """Leave off what is optional at the ends of a stretch: `(?:Error: )?lost .?` needs no more than `lost `."""
+    while items and _optional(items[-1]):
         items.pop()
     while items and _optional(items[0]):
         items.pop(0)
@@ -183,10 +245,6 @@ def _optional(item: Any) -> bool:
     if op in (_SRE.MAX_REPEAT, _SRE.MIN_REPEAT, _SRE.POSSESSIVE_REPEAT):
         return bool(argument[0] == 0)
     return bool(op is _SRE.SUBPATTERN and len(argument[3]) and all(_optional(inner) for inner in argument[3]))
-
-
-def _end(item: Any) -> bool:
-    return bool(item[0] is _SRE.AT and item[1] in (_SRE.AT_END, _SRE.AT_END_STRING))
 
 
 def _sequence(items: Any, folded: bool) -> str:

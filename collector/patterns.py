@@ -6,7 +6,7 @@ matches, where lines are what `b"\\n"` separates, less one `b"\\r"` at their end
 How: the data is cut at newlines into pieces that fit a processor cache. For each piece an engine says which patterns
 may occur in it at all (Hyperscan in one pass, or a search for each pattern's required literals); only for these the
 lines are sought out and shown to `re`, which has the last word. So an engine can only err by being slow, both engines
-share the code that decides, a pattern in every line costs one callback per piece, and a rare one costs nothing elsewhere.
+share the code that decides, a pattern in every line costs one callback per piece, and a rare one nothing elsewhere.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal, NamedTuple
 
 from collector import engines, usercache
-from collector.locators import Literals, necessary
+from collector.locators import literals
 from collector.readers.blocks import scan_blocks
 
 Data = bytes | bytearray | memoryview | mmap
@@ -116,7 +116,7 @@ def compile_patterns(
 ) -> PatternSet:
     """Make a PatternSet; cheap, the work is done by the first scan.
 
-    Patterns are Python `re` syntax and are matched as UTF-8 bytes (so `\\w`, `\\d`, `(?i)` mean ASCII). `engine`: "auto"
+    Patterns are Python `re` syntax and are matched as UTF-8 bytes (`\\w`, `\\d`, `(?i)` mean ASCII). `engine`: "auto"
     uses Hyperscan where it is installed and pays; "hyperscan" insists on it; "re" does without. `cache`: folder for
     compiled databases, "user" for the user's cache folder, None for none.
 
@@ -171,52 +171,40 @@ class _Block:
             self._lower = self.text.lower()
         return self._lower
 
-    def lines(self) -> Iterator[tuple[int, int]]:
-        """(start, end) of each line, end without newline and carriage return."""
-        start, size = 0, len(self.text)
-        while start < size:
-            end = self.line_end(start)
-            yield start, self.stripped(start, end)
-            start = end + 1
-
-    def line_end(self, at: int) -> int:
-        """Offset of the newline that ends the line around `at`."""
-        end = self.text.find(b"\n", at)
-        return len(self.text) if end < 0 else end
-
-    def stripped(self, start: int, end: int) -> int:
-        """`end` moved before a carriage return."""
-        return end - 1 if end > start and self.text[end - 1] == 0x0D else end
-
-    def lines_with(self, literal: bytes, folded: bool) -> Iterator[tuple[int, int]]:
-        """(start, end) of each line that contains `literal`, each once."""
-        haystack = self.lower if folded else self.text
-        at = haystack.find(literal)
-        while at >= 0:
-            start, end = self.text.rfind(b"\n", 0, at) + 1, self.line_end(at)
-            yield start, self.stripped(start, end)
-            at = haystack.find(literal, end)
-
 
 class _Rule:
     """One pattern, ready to be tried on lines."""
 
     def __init__(self, source: bytes) -> None:
         self._search = re.compile(source).search
-        self._literals: Literals | None = necessary(source).literals
+        self._needed = literals(source)
 
     def lines(self, block: _Block, limit: int | None) -> list[tuple[int, int]]:
         """(start, end) of the lines of `block` that match, in order; the first `limit` of them."""
-        if self._literals is None:
-            candidates = block.lines()
-        elif len(self._literals.any_of) == 1:
-            candidates = block.lines_with(self._literals.any_of[0], self._literals.folded)
+        if self._needed is None:
+            candidates = _lines_with(block.text, block.text, b"")
+        elif len(self._needed.any_of) == 1:
+            candidates = _lines_with(
+                block.text, block.lower if self._needed.folded else block.text, *self._needed.any_of
+            )
         else:
-            literals, folded = self._literals
-            candidates = iter(sorted({line for item in literals for line in block.lines_with(item, folded)}))
+            haystack = block.lower if self._needed.folded else block.text
+            found = {line for literal in self._needed.any_of for line in _lines_with(block.text, haystack, literal)}
+            candidates = iter(sorted(found))
         search, text = self._search, block.text
-        matching = (line for line in candidates if search(text[line[0] : line[1]]))
-        return list(matching) if limit is None else list(islice(matching, limit))
+        matching = ((start, end) for start, end in candidates if search(text[start:end]))
+        return list(matching if limit is None else islice(matching, limit))
+
+
+def _lines_with(text: bytes, haystack: bytes, literal: bytes) -> Iterator[tuple[int, int]]:
+    """(start, end) of each line of `text` in which `haystack` holds `literal`, end without newline, carriage return."""
+    size, at = len(text), haystack.find(literal)
+    while 0 <= at < size:
+        start, end = text.rfind(b"\n", 0, at) + 1, text.find(b"\n", at)
+        if end < 0:
+            end = size
+        yield start, (end - 1 if end > start and text[end - 1] == 0x0D else end)
+        at = haystack.find(literal, end + 1)
 
 
 def _pieces(data: Data, view: memoryview) -> Iterator[tuple[int, memoryview]]:
