@@ -11,9 +11,8 @@ _DMESG_LINE = re.compile(
 )
 _CTIME_LINE = re.compile(_PRIORITY + rb"\[(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) [A-Z][a-z]{2}\s+\d+ [\d:]{8} \d{4}\]")
 _SYSLOG_LINE = re.compile(
-    _PRIORITY
-    + rb"(?:[A-Z][a-z]{2}\s+\d+ [\d:]{8}|(?:[A-Z][a-z]{2} )?\d{4}-\d\d-\d\d[T ][\d:]{8}\S*(?: (?:UTC|GMT|[A-Z]{1,3}ST|[A-Z]DT|[CE]ET))?"
-    rb"|\d{10}\.\d{6}) "
+    _PRIORITY + rb"(?:[A-Z][a-z]{2}\s+\d+ [\d:]{8}|\d{10}\.\d{6}|(?:[A-Z][a-z]{2} )?\d{4}-\d\d-\d\d[T ][\d:]{8}\S*"
+    rb"(?: (?:UTC|GMT|[A-Z]{1,3}ST|[A-Z]DT|[CE]ET))?) "
 )
 _DMESG_ISO_LINE = re.compile(_PRIORITY + rb"\d{4}-\d\d-\d\dT[\d:]{8},\d{6}[+-]\d\d:?\d\d ")
 _KERNEL_LINE = re.compile(_SYSLOG_LINE.pattern + rb"(?:(?!INFO|WARN|ERROR|DEBUG|-)\S+ )?kernel(?:\[\d+\])?: ")
