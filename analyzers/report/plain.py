@@ -108,21 +108,23 @@ def shorten(text: str, room: int, hints: str = "") -> str:
     if not places:
         tail = (room - 1) // 3
         return text[: room - 1 - tail] + _ELLIPSIS + text[len(text) - tail :]
-    start = max(0, min(_densest(places, room - 2) - room // 5, len(text) - room + 1))
-    if start <= 1:
+    first, last = _densest(places, room - 2)
+    start = max(0, min(first - room // 5, len(text) - room + 1))
+    # The head says what a line is: it stays wherever the important part fits behind it.
+    if start <= 1 or last < room * 4 // 5:
         return text[: room - 1] + _ELLIPSIS
     if start + room - 1 >= len(text):
         return _ELLIPSIS + text[-(room - 1) :]
     return _ELLIPSIS + text[start : start + room - 2] + _ELLIPSIS
 
 
-def _densest(places: list[int], span: int) -> int:
-    """The place after which most of the (sorted) `places` follow within four fifths of `span`; the first of equals."""
-    best, most, end = places[0], 0, 0
+def _densest(places: list[int], span: int) -> tuple[int, int]:
+    """First and last of most (sorted) `places` that lie within four fifths of `span`; of equals the first."""
+    best, most, end = (places[0], places[0]), 0, 0
     reach = span * 4 // 5
     for index, place in enumerate(places):
         while end < len(places) and places[end] < place + reach:
             end += 1
         if end - index > most:
-            best, most = place, end - index
+            best, most = (place, places[end - 1]), end - index
     return best

@@ -13,7 +13,7 @@ SURENESS = {
     "supported": "the evidence fits it, but one step of the reasoning is inferred",
     "suspected": "a suspicion: check it before acting on it",
     "undetermined": "the evidence does not decide it",
-    "no_failure": "nothing failed",
+    "no_failure": "the run ended well or is still making progress",
 }
 """What each status promises, in words."""
 
@@ -199,7 +199,7 @@ def fates(rows: Sequence[RankEnd]) -> list[Fate]:
     groups: dict[tuple[str, int | None, str], list[RankEnd]] = {}
     for row in rows:
         groups.setdefault((row.state, row.last_step, row.end), []).append(row)
-    ordered = sorted(groups.values(), key=lambda group: (_STATE_ORDER.get(group[0].state, 9), len(group)))
+    ordered = sorted(groups.values(), key=lambda group: (place(group[0].state), len(group)))
     return [
         Fate(
             ranks=tuple(sorted({row.rank for row in group})),
@@ -210,6 +210,11 @@ def fates(rows: Sequence[RankEnd]) -> list[Fate]:
         )
         for group in ordered
     ]
+
+
+def place(state: str) -> int:
+    """Where a state stands when ranks are listed: who failed first, then who is unexplained, then the rest."""
+    return _STATE_ORDER.get(state, len(_STATE_ORDER))
 
 
 def state(name: str) -> str:
@@ -228,14 +233,19 @@ def resume(view: View) -> str:
     """Where to go on from, in words; "" if no checkpoint was among the evidence."""
     verdict = view.verdict
     if verdict.resume_path:
-        step = f"step {verdict.resume_step:,}, " if verdict.resume_step is not None else ""
-        whole = {True: "complete", False: "NOT complete: choose an older one", None: "completeness not checked"}
-        return f"{verdict.resume_path} ({step}{whole[verdict.resume_complete]})"
+        return f"{verdict.resume_path} ({resume_state(verdict)})"
     if not view.checkpoints:
         return ""
     found = Counter(row.status for row in view.checkpoints)
     counts = ", ".join(f"{count} {status}" for status, count in found.most_common())
     return f"none chosen (found: {counts})" if found["complete"] else f"no complete checkpoint found ({counts})"
+
+
+def resume_state(verdict: Verdict) -> str:
+    """Step and completeness of the checkpoint to resume from. What is not known to be complete is never called so."""
+    step = f"step {verdict.resume_step:,}, " if verdict.resume_step is not None else ""
+    whole = {True: "complete", False: "NOT complete: choose an older one", None: "completeness not checked"}
+    return step + whole[verdict.resume_complete]
 
 
 def size(count: int) -> str:
