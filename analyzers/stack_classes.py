@@ -144,7 +144,7 @@ class Process:
         for thread in (*mains, self.speaker):
             for frame in reversed(thread.python):
                 if frame.short not in _ANONYMOUS and not is_plumbing(frame):
-                    return frame.short, frame.file
+                    return frame.function, frame.file
         return None
 
     @property

@@ -231,7 +231,7 @@ def _all_inside(waiting: Sequence[Process]) -> Observation:
     frame = waiting[0].speaker.frame
     return Observation(
         NAME, ALL_INSIDE, "context", "unknown",
-        f"All {len(waiting)} dumped ranks wait in {_doings(waiting)}: look at the network, the devices and absent ranks",
+        f"All {len(waiting)} dumped ranks wait in {_doings(waiting)}: look at the network, devices and absent ranks",
         text=str(frame), scope="job", strength=1, source="stack_dump",
         path=frame.path, line=frame.line, offset=frame.offset, detail={"ranks": [p.rank for p in waiting]},
     )  # fmt: skip
