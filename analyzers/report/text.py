@@ -39,7 +39,7 @@ def render(diagnosis: Mapping[str, Any], *, width: int = 80, color: bool = False
     page.row("Evidence", [wording.ledger(view)])
     page.row("", [f"not seen: {gap}" for gap in page.some(view.gaps, 3)])
     if verbose:
-        page.row("", [f"{row.path}: {row.outcome} {row.detail}".rstrip() for row in wording.incomplete(view)])
+        page.row("", [said for said in wording.incomplete(view) if said not in view.gaps])
     page.put(wording.origin(view), "", _DIM)
     return "\n".join(page.lines) + "\n"
 
@@ -76,13 +76,13 @@ class _Page:
         self.lines.append(indent + self.paint(first, style))
         self.lines += [indent + hang + self.paint(line, style) for line in rest]
 
-    def row(self, label: str, items: Iterable[str], indent: int = 0) -> None:
-        """A label and its items, each wrapped with the hanging indent of its bullet; nothing without items."""
+    def row(self, label: str, items: Iterable[str], indent: int = 0, hang: int = 0) -> None:
+        """A label and its items, wrapped with the hanging indent of a bullet or `hang`; nothing without items."""
         for item in filter(None, items):
             mark, _, after = item.partition(" ")
             bullet = after and (mark in ("+", "-") or (mark[:-1].isdigit() and mark.endswith(".")))
             start = len(self.lines)
-            self.put(item, " " * (_LABEL + indent), hang=" " * (len(mark) + 1) if bullet else "")
+            self.put(item, " " * (_LABEL + indent), hang=" " * (len(mark) + 1 if bullet else hang))
             self.lines[start] = self.paint(label, _BOLD) + " " * (_LABEL - len(label)) + self.lines[start][_LABEL:]
             label = ""
 
@@ -123,7 +123,8 @@ def _failed(page: _Page, view: View) -> None:
     verdict, mine = view.verdict, wording.own(view)
     signature = f"({verdict.signature})" if verdict.signature else ""
     named = f"{wording.cause(verdict.cause)} {signature}".strip()
-    page.row("Cause", [", ".join(filter(None, (named, verdict.when)))])
+    restarts = f"{view.attempts:,} attempts seen" if view.attempts is not None and view.attempts > 1 else ""
+    page.row("Cause", [", ".join(filter(None, (named, verdict.when, restarts)))])
     if verdict.status != "established":
         page.row("Sure?", [wording.SURENESS[verdict.status]])
     page.row("Why", [verdict.why, *(_reasons(page, mine) if mine else ())])
@@ -207,7 +208,7 @@ def _timeline(page: _Page, view: View) -> None:
         who = f"rank {event.rank}" if event.rank is not None else event.node or "job"
         what = event.title or event.signature or shorten(inline(event.cite.text), 120)
         said.append(f"{at} {who}: {what} [{event.role}]" + (f" {event.cite.where}" if event.cite.where else ""))
-    page.row("Timeline", said)
+    page.row("Timeline", said, hang=9)
 
 
 def _reasons(page: _Page, row: Candidate) -> list[str]:

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from analyzers.report.plain import clean, inline
+from analyzers.report.plain import clean, inline, shorten
 
 STATUSES = ("established", "supported", "suspected", "undetermined", "no_failure")
+_LONGEST = 4096  # characters of a path or sentence; quoted lines may be longer
 _DEEPEST = 12  # levels of nesting; the contract has five
 
 
@@ -365,13 +366,13 @@ def _maps(row: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
 
 def _text(row: Mapping[str, Any], key: str) -> str:
     value = row.get(key)
-    return inline(value) if isinstance(value, str) else ""
+    return shorten(inline(value), _LONGEST) if isinstance(value, str) else ""
 
 
 def _texts(row: Mapping[str, Any], key: str) -> tuple[str, ...]:
     value = row.get(key)
     items = [value] if isinstance(value, str) else _list(row, key)
-    return tuple(text for text in (inline(item) for item in items if isinstance(item, str)) if text)
+    return tuple(text for text in (shorten(inline(item), _LONGEST) for item in items if isinstance(item, str)) if text)
 
 
 def _whole(row: Mapping[str, Any], key: str) -> int | None:

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from analyzers.report.view import Candidate, Echo, Looked, RankEnd, Verdict, View
+from analyzers.report.plain import shorten
+from analyzers.report.view import Candidate, Echo, RankEnd, Verdict, View
 
 SURENESS = {
     "established": "the evidence proves it",
@@ -17,6 +18,7 @@ SURENESS = {
 }
 """What each status promises, in words."""
 
+_HEADLINE = 300  # characters of a title in the headline; titles are sentences, this only stops a runaway
 _CAUSES = {"gpu": "GPU", "fabric": "network fabric", "user_code": "user code"}
 _STATES = {
     "initiated": "failed first",
@@ -86,7 +88,8 @@ def subject(verdict: Verdict, world_size: int | None = None) -> str:
         return f"the launcher on {where.partition(' ')[2]}" if where else "the launcher"
     if who:
         return f"{who} on {verdict.nodes[0]}" if len(verdict.nodes) == 1 else who
-    return where if where and verdict.scope != "job" else "the job as a whole"
+    unnamed = {"rank": "a rank that nothing names", "node": "a node that nothing names"}
+    return where if where and verdict.scope != "job" else unnamed.get(verdict.scope, "the job as a whole")
 
 
 def culprit(verdict: Verdict) -> str:
@@ -101,6 +104,7 @@ def headline(view: View) -> str:
     """The verdict in one sentence, without its status."""
     verdict = view.verdict
     title = verdict.title or verdict.signature or (f"cause: {cause(verdict.cause)}" if verdict.cause else "")
+    title = shorten(title, _HEADLINE)
     if verdict.status == "no_failure":
         return title or "the run ended well or is still making progress"
     if verdict.status == "undetermined":
@@ -283,9 +287,13 @@ def ledger(view: View) -> str:
     return "; ".join(said)
 
 
-def incomplete(view: View) -> list[Looked]:
-    """The rows of the ledger that are anything but collected."""
-    return [row for row in view.ledger if row.outcome != "collected"]
+def incomplete(view: View) -> list[str]:
+    """The rows of the ledger that are anything but collected, in words: "rank3.log: refused, permission denied"."""
+    return [
+        f"{row.path}: " + ", ".join(filter(None, (row.outcome.replace("_", " "), row.detail)))
+        for row in view.ledger
+        if row.outcome not in ("", "collected")
+    ]
 
 
 def possible(view: View) -> list[Candidate]:

@@ -127,6 +127,14 @@ def test_a_long_line_is_cut_around_what_the_verdict_talks_about():
     assert max(map(len, page.splitlines())) < 120
 
 
+def test_a_runaway_title_does_not_bury_the_page():
+    diagnosis = EXAMPLES["exception"]()
+    diagnosis["verdict"]["title"] = "tensor(é, " * 20_000
+    diagnosis["verdict"]["evidence"][0]["text"] = "é " * 1_000_000
+    page = text.render(diagnosis)
+    assert page.splitlines().index("") <= 6 and len(page) < 8_000
+
+
 def test_verbose_leaves_nothing_out():
     diagnosis = EXAMPLES["exception"]()
     diagnosis["ledger"]["gaps"] = [f"rank{r}.log: not there" for r in range(30)]
@@ -273,5 +281,6 @@ def test_subjects():
     assert said(status="established", scope="launcher", nodes=["n0"], title="port in use") == (
         "the launcher on n0 failed first: port in use"
     )
+    assert said(status="suspected", scope="rank", title="T") == "a rank that nothing names possibly failed first: T"
     assert said(status="suspected", scope="job", title="T") == "the job as a whole possibly failed: T"
     assert said(status="established", scope="job", ranks=list(range(8)), title="T") == "all 8 ranks failed together: T"
