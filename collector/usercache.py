@@ -38,14 +38,16 @@ def get(folder: Path | None, name: str) -> bytes | None:
         descriptor = os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
-    with os.fdopen(descriptor, "rb") as file:
-        try:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode) or not _ours(status) or status.st_size > MAX_BYTES:
-                return None
-            return file.read(MAX_BYTES)
-        except OSError:
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or not _ours(status) or status.st_size > MAX_BYTES:
             return None
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read(MAX_BYTES)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
 
 
 def put(folder: Path | None, name: str, content: bytes) -> bool:

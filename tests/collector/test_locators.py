@@ -1,0 +1,61 @@
+"""What is necessary for a match is derived right: a wrong literal would lose evidence silently."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from collector.locators import Literals, Ordinary, expression, literals
+
+NOTHING = Ordinary(b"")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "wanted"),
+    [
+        (rb"CUDA error: (.+)", Literals((b"CUDA error: ",), False)),
+        (rb"(?i)Out Of Memory", Literals((b"out of memory",), True)),
+        (rb"(?:gloo|nccl)Error\d", Literals((b"Error",), False)),
+        (rb"sigkill|sigterm", Literals((b"kill", b"term"), False)),
+        (rb"cat|mouse", Literals((b"cat", b"mouse"), False)),
+        (rb"(?:abc)?def", Literals((b"def",), False)),
+        (rb"(?:abcd)+x", Literals((b"abcd",), False)),
+        (rb"ab(?P<n>cd)ef", Literals((b"abcdef",), False)),
+        (rb"abc(?i:DEF)g", Literals((b"abc",), False)),
+        (rb"^abc\b def$", Literals((b"abc def",), False)),
+        (rb"(?=abcdef)x", None),
+        (rb"a.b", None),
+        (rb"abcd|.", None),
+        (rb"(?L)abcd", None),
+    ],
+)
+def test_literals(pattern: bytes, wanted: Literals | None) -> None:
+    assert literals(pattern) == wanted
+
+
+def test_expression_takes_the_rarest_bytes_that_ordinary_logs_lack() -> None:
+    ordinary = Ordinary(b"iteration 10 | loss 2.0 | elapsed time per iteration of X")
+    assert expression(rb"iteration \d+ time of XYZWVU!", ordinary) == rb"\x20XYZWVU\x21"
+    assert expression(rb"elapsed time per (?:day|hour)", ordinary) == rb"elapsed\x20time\x20per\x20(?:day|hour)"
+    assert expression(rb"(?i)XYZWV", ordinary) == rb"[\x58\x78][\x59\x79][\x5a\x7a][\x57\x77][\x56\x76]"
+
+
+@pytest.mark.parametrize("pattern", [rb"x*", rb"^$", rb"(?=a)", rb"a?b*", rb"(?L)abc", rb"(a)\1", rb"\n"])
+def test_no_expression_where_none_is_safe(pattern: bytes) -> None:
+    assert expression(pattern, NOTHING) is None
+
+
+@pytest.mark.parametrize("pattern", [rb"[^x]y", rb"\sy", rb"\Dy", rb"\Wy", rb"[\s\S]y", rb"(?s).y", rb"[^\n]y"])
+def test_expressions_stay_in_their_line(pattern: bytes) -> None:
+    found = expression(pattern, NOTHING)
+    assert found is not None
+    assert not re.search(found, b"\ny", re.MULTILINE)
+    assert re.search(found, b" y" if b"s" in pattern.lower() else b"-y", re.MULTILINE)
+
+
+def test_bad_patterns_say_so() -> None:
+    with pytest.raises(re.error):
+        literals(b"(")
+    with pytest.raises(re.error):
+        expression(b"*", NOTHING)
