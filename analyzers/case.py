@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from collector.model import LedgerEntry, LogLine
+from collector.readers.tracebacks import PyException
 
 ROLES = ("initiating", "cascade", "confirmation", "teardown", "wrapper", "context")
 CAUSES = (
@@ -72,6 +73,12 @@ class Case:
     lines: Sequence[LogLine] = ()
     """In reading order: file by file, line by line."""
     hits: Sequence[Hit] = ()
+    signatures: Mapping[str, Any] = field(default_factory=dict)
+    """Signature id -> analyzers.signatures.Signature, for the hits' roles and titles."""
+    exceptions: Sequence[PyException] = ()
+    """Structured tracebacks of `lines`, in order of their last line."""
+    world_size: int | None = None
+    """Number of ranks, if the evidence tells."""
     tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     ledger: Sequence[LedgerEntry] = ()
     control: Case | None = None

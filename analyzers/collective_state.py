@@ -110,6 +110,8 @@ class Group:
     @property
     def label(self) -> str:
         """How to name it to a person."""
+        if self.name.startswith("("):  # collective_lines' names for groups that the log does not name
+            return "the default process group"
         return self.desc if self.desc and self.desc != "undefined" else f"process group {self.name}"
 
 

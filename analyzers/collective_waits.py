@@ -6,7 +6,8 @@ Decision: a rank is accused only for what its own evidence shows, never for evid
   program, if the majority is one even when every unseen rank sided with the minority.
 * `stalled`: a rank has not completed a collective that a peer completed. The peer could not have, had the rank not
   joined; so what keeps it is its own GPU, link or process. Not for rooted operations and all_to_all, where a peer can
-  be served earlier. If a member is unseen (it could have died before it passed data on) one collective more is needed.
+  be served earlier. If a member is unseen, or one rank stands against many (it could have died before it passed data
+  on), the proof needs one collective more: see `_passed_next`.
 * `outside`: peers wait in a collective that a rank never enqueued, and the rank has nothing pending anywhere. A rank
   that has something pending is waiting itself: the chain of waits is followed to its end.
 * `deadlock`: ranks that wait for each other in different groups, and for nobody else.
@@ -139,37 +140,43 @@ def stalled(state: State, group: Group, taken: set[int]) -> Finding | None:
     """Ranks inside a collective that peers of the same group have completed."""
     whole = not _unseen(state, group) or not group.declared
     behind: dict[int, Call] = {}
+    proven: set[int] = set()
     ahead: set[int] = set()
     for rank, seat in group.seats.items():
         call = seat.first_pending()
-        if call is None or call.rooted or rank in taken:
+        if call is None or call.rooted or rank in taken or not _possible(group, rank, call.seq):
             continue
-        passed = _passed(group, rank, call, whole)
-        if passed and _possible(group, rank, call.seq):
+        beyond = _passed_next(group, rank, call)
+        passed = beyond or (_passed(group, rank, call.seq) if whole else set())
+        if passed:
             behind[rank] = call
             ahead |= passed
+        if beyond:
+            proven.add(rank)
     ahead -= behind.keys()
-    if not behind or not ahead:
+    if not behind or all(state.idle(rank) for rank in ahead):  # nobody waits: only seen a moment earlier
         return None
     latest = max((c for r in ahead if (c := group.seats[r].first_pending())), key=lambda c: c.seq, default=None)
-    if latest is None:  # nobody waits: the rank was only seen a moment earlier
-        return None
-    if len(behind) > len(ahead):
-        return Finding("stalled", group, [], sorted({*behind, *ahead}), latest, behind, False)
+    latest = latest or next(iter(behind.values()))
+    if len(behind) > len(ahead):  # one rank against many: it may have died before it passed on what they lack
+        behind = {rank: call for rank, call in behind.items() if rank in proven} or behind
+        if not proven:
+            return Finding("stalled", group, [], sorted({*behind, *ahead}), latest, behind, False)
     return Finding("stalled", group, sorted(behind), sorted(ahead), latest, behind, group.declared)
 
 
-def _passed(group: Group, rank: int, call: Call, whole: bool) -> set[int]:
-    """Peers that completed `call`. Where a member is unseen, only peers that completed the rank's NEXT call as well.
+def _passed(group: Group, rank: int, seq: int) -> set[int]:
+    return {other for other, seat in group.seats.items() if other != rank and seat.has_completed(seq)}
 
-    Calls of a group run one after the other: whoever contributed to the next one had done with this one, so no unseen
-    rank can be what keeps it.
+
+def _passed_next(group: Group, rank: int, call: Call) -> set[int]:
+    """Peers that completed the collective AFTER `call`, which the rank had enqueued too.
+
+    Calls of a group run one after the other: a rank that contributed to the next one had done with this one, so no
+    other rank, seen or unseen, can be what keeps it.
     """
     after = group.seats[rank].calls.get(call.seq + 1)
-    if not whole and (after is None or after.rooted):
-        return set()
-    seq = call.seq if whole else call.seq + 1
-    return {other for other, seat in group.seats.items() if other != rank and seat.has_completed(seq)}
+    return set() if after is None or after.rooted else _passed(group, rank, after.seq)
 
 
 def _possible(group: Group, rank: int, seq: int) -> bool:

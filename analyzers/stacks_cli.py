@@ -15,10 +15,11 @@ from typing import Any
 
 import click
 
-from analyzers import stack_classes
+from analyzers import stack_classes, stack_threads
 from analyzers.case import Case
 from analyzers.detectors import stacks as detector
-from analyzers.stack_classes import Frame, Process, StackClass, members
+from analyzers.stack_classes import Process, StackClass, members
+from analyzers.stack_threads import Frame
 
 WIDTH = 80
 
@@ -63,7 +64,7 @@ def _shown(group: StackClass) -> tuple[Frame, ...]:
     """The frames to show, outermost first: down to the deciding one, without those that only carry the call."""
     frames = group.thread.frames
     outward = frames[frames.index(group.thread.frame) :]
-    kept = [frame for frame in outward[1:] if not frame.native and not stack_classes.is_plumbing(frame)]
+    kept = [frame for frame in outward[1:] if not frame.native and not stack_threads.is_plumbing(frame)]
     return (*reversed(kept), outward[0])
 
 

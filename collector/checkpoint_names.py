@@ -91,11 +91,7 @@ def _home(parts: Parts, tags: Iterable[Parts]) -> Parts | None:
             return tag
     for depth in range(len(folders), 0, -1):
         if STEP_FOLDER.match(folders[depth - 1]):
-            step = step_of(folders[depth - 1])
-            # HF Trainer with DeepSpeed: checkpoint-500/global_step500 is one checkpoint
-            while depth > 1 and STEP_FOLDER.match(folders[depth - 2]) and step_of(folders[depth - 2]) == step:
-                depth -= 1
-            return folders[:depth]
+            return _outermost(folders[:depth])
     if is_sharded(name):
         while folders and _INNER.match(folders[-1]):
             folders = folders[:-1]
@@ -104,6 +100,18 @@ def _home(parts: Parts, tags: Iterable[Parts]) -> Parts | None:
     if name.endswith(".ckpt") or inside or _CHECKPOINT_NAME.search(name):
         return parts
     return None
+
+
+def _outermost(folder: Parts) -> Parts:
+    """HF Trainer with DeepSpeed writes checkpoint-500/global_step500: one checkpoint, the outer folder."""
+    while (
+        len(folder) > 1
+        and STEP_FOLDER.match(folder[-1])
+        and STEP_FOLDER.match(folder[-2])
+        and step_of(folder[-1]) == step_of(folder[-2])
+    ):
+        folder = folder[:-1]
+    return folder
 
 
 def group(files: Iterable[Parts], read_small: Callable[[Parts], bytes | None]) -> list[Group]:
@@ -150,7 +158,7 @@ def _tags(files: list[Parts], read_small: Callable[[Parts], bytes | None]) -> di
         if parts[-1] in TRACKERS:
             said = tracked(parts[-1], read_small(parts) or b"")
             if said:
-                tags[(*parts[:-1], said)].append(parts)
+                tags[_outermost((*parts[:-1], said))].append(parts)
     return dict(tags)
 
 

@@ -1,0 +1,79 @@
+"""How did each process end? Exit signals speak where the rank itself could not.
+
+SIGKILL, SIGSEGV and SIGBUS end a process before it can print; SIGABRT after an error line is that error's echo; SIGTERM
+(and SIGKILL after it) is the launcher's teardown of the survivors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from analyzers.case import Case, Observation
+from analyzers.fates import Fate, fates
+
+_SIGABRT, _SIGKILL, _SIGTERM, _SIGINT = 6, 9, 15, 2
+_NAMES = {1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL",
+          11: "SIGSEGV", 15: "SIGTERM"}  # fmt: skip
+
+
+def detect(case: Case) -> Iterator[Observation]:
+    """At most one observation per rank; `detail` holds exit_code and signal."""
+    for fate in fates(case).values():
+        if not fate.ends:
+            continue
+        signal, code = fate.signal, fate.code
+        if signal is not None and signal not in (_SIGINT,):
+            yield _by_signal(fate, signal)
+        elif fate.terminated:
+            yield _observe(fate, "exit/terminated", "teardown", "unknown", "was ended by the launcher (SIGTERM)", 1)
+        elif code:
+            if not fate.failed:
+                yield _observe(
+                    fate, "exit/failed-silently", "initiating", "unknown",
+                    f"ended with exit code {code} and left no message", 1,
+                )  # fmt: skip
+            else:
+                yield _observe(fate, "exit/failed", "confirmation", "unknown", f"ended with exit code {code}", 1)
+
+
+def _by_signal(fate: Fate, signal: int) -> Observation:
+    name = _NAMES.get(signal, f"signal {signal}")
+    if signal == _SIGKILL:
+        what = "was killed by SIGKILL (signal 9) and could print nothing"
+        return _observe(fate, "exit/killed", "initiating", "unknown", what, 2)
+    if signal == _SIGABRT:
+        if fate.failed:
+            return _observe(fate, "exit/aborted", "cascade", "unknown", "aborted (SIGABRT) after its own error line", 1)
+        return _observe(fate, "exit/aborted", "initiating", "unknown", "aborted (SIGABRT, signal 6)", 2)
+    return _observe(fate, "exit/crashed", "initiating", "unknown", f"crashed with {name} (signal {signal})", 2)
+
+
+def _observe(fate: Fate, signature: str, role: str, cause: str, what: str, strength: int) -> Observation:
+    end = _best(fate)
+    return Observation(
+        detector="exits",
+        signature=signature,
+        role=role,
+        cause=cause,
+        title=f"Rank {fate.rank} {what}",
+        text=str(end.get("text") or ""),
+        strength=strength,
+        rank=fate.rank,
+        node=end.get("node") or fate.node,
+        attempt=end.get("attempt"),
+        at_lo=end.get("at_lo"),
+        at_hi=end.get("at_hi"),
+        issuer="launcher",
+        source="scheduler_events",
+        path=end.get("path"),
+        line=end.get("line"),
+        offset=end.get("offset"),
+        detail={"exit_code": fate.code, "signal": fate.signal, "pid": end.get("pid") or fate.row.get("pid")},
+    )
+
+
+def _best(fate: Fate) -> Mapping[str, Any]:
+    """The statement to cite: the one that names the signal or code, the earliest of these."""
+    telling = [e for e in fate.ends if e["event"] != "teardown" and (e.get("signal") or e.get("code") is not None)]
+    return min(telling or fate.ends, key=lambda e: (e.get("at_lo") or 1 << 62, e.get("line") or 0))

@@ -1,0 +1,185 @@
+"""Who fell silent, who left early, and did the whole job hang before somebody stopped it?
+
+Silence accuses only next to speech: a rank (or all ranks of a node) that has a log of its own, printed no error, and
+was not ended by the launcher, while every other rank reports that a peer is gone or does not answer. A rank without any
+log never accuses; it is listed as missing evidence instead.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from analyzers.case import Case, Observation
+from analyzers.fates import Fate, fates
+from collector.readers.roster import progress_step
+
+_STOPPED = ("cancelled", "time_limit", "preempted")
+_MIN_GAP = 5_000_000
+"""A pause shorter than 5 s is no hang, whatever the cadence."""
+_CADENCES = 8
+"""How many typical pauses between lines make a hang."""
+
+
+def detect(case: Case) -> Iterator[Observation]:
+    """Observations silence/node-lost, rank-stopped, finished-early, hang."""
+    ranks = fates(case)
+    yield from _silent(case, ranks)
+    yield from _hang(case)
+
+
+def _silent(case: Case, ranks: dict[int, Fate]) -> Iterator[Observation]:
+    speaking = [fate for fate in ranks.values() if fate.failed]
+    if len(ranks) < 2 or not speaking or not all(fate.only_echoes or fate.hits for fate in speaking):
+        return
+    quiet = [fate for fate in ranks.values() if not fate.failed and fate.signal is None]
+    blind = [fate for fate in quiet if not fate.lines]
+    gone = [fate for fate in quiet if fate.lines and not fate.terminated and not fate.code]
+    waiting = [fate for fate in quiet if fate.lines and fate.terminated]
+    if blind or not any(_peer_gone(fate) for fate in speaking):
+        return
+    if gone:
+        # the launcher's teardown explains who else is quiet; whoever it did not even have to end was gone before
+        yield from _gone(gone, ranks)
+    elif len(waiting) == 1 and len(speaking) == len(ranks) - 1:
+        yield _observe(
+            "silence/rank-stopped", waiting, "unknown", 2 if len(ranks) > 2 else 1,
+            f"Rank {waiting[0].rank} printed no error and nothing more, while every other rank reported a failed "
+            "collective",
+        )  # fmt: skip
+
+
+def _gone(gone: Sequence[Fate], ranks: dict[int, Fate]) -> Iterator[Observation]:
+    by_node: dict[str | None, list[Fate]] = defaultdict(list)
+    for fate in ranks.values():
+        by_node[fate.node].append(fate)
+    numbers = {fate.rank for fate in gone}
+    lost = [
+        node
+        for node, members in by_node.items()
+        if node is not None and len(by_node) > 1 and {m.rank for m in members} <= numbers
+    ]
+    if lost and {m.rank for node in lost for m in by_node[node]} == numbers:
+        nodes = ", ".join(sorted(str(node) for node in lost))
+        found = _observe(
+            "silence/node-lost", gone, "node", 2,
+            f"Node {nodes} fell silent: its log stops without an error while the other ranks report that their peers "
+            "are gone",
+        )  # fmt: skip
+        found.scope = "node"
+        found.node = str(lost[0])
+        found.detail["nodes"] = sorted(str(node) for node in lost)
+        yield found
+        return
+    finished = [fate for fate in gone if fate.row.get("finished") or _steps_short(fate, ranks)]
+    if finished and len(finished) == len(gone):
+        yield _observe(
+            "silence/finished-early", gone, "data", 2,
+            f"{_ranks(gone)} ended early and without an error (uneven inputs) while the other ranks still waited in a "
+            "collective",
+        )  # fmt: skip
+    elif len(gone) < len(ranks) - 1 or len(ranks) == 2:
+        launcher_spoke = any(fate.ends for fate in ranks.values())
+        yield _observe(
+            "silence/finished-early" if launcher_spoke else "silence/rank-stopped", gone,
+            "data" if launcher_spoke else "unknown", 2,
+            f"{_ranks(gone)} ended without an error and without being terminated (left early, uneven inputs) while "
+            "every other rank reported that a peer is gone"
+            if launcher_spoke
+            else f"{_ranks(gone)} fell silent without an error while every other rank reported that a peer is gone",
+        )  # fmt: skip
+
+
+def _peer_gone(fate: Fate) -> bool:
+    """True if one of its errors says that a collective failed because of a peer."""
+    return any(error.role == "cascade" for error in fate.errors) or bool(fate.hits)
+
+
+def _steps_short(fate: Fate, ranks: dict[int, Fate]) -> bool:
+    """True if it printed an end-like line although its step counter is not ahead of its peers'."""
+    last = str(fate.row.get("last_text") or "").lower()
+    return any(word in last for word in ("done", "finished", "complete", "end of", "exiting", "no more"))
+
+
+def _ranks(gone: Sequence[Fate]) -> str:
+    numbers = [str(fate.rank) for fate in gone]
+    return f"Rank {numbers[0]}" if len(numbers) == 1 else f"Ranks {', '.join(numbers)}"
+
+
+def _observe(signature: str, gone: Sequence[Fate], cause: str, strength: int, title: str) -> Observation:
+    first = min(gone, key=lambda fate: fate.row.get("last_line_at") or 1 << 62)
+    row = first.row
+    return Observation(
+        detector="silence",
+        signature=signature,
+        role="initiating",
+        cause=cause,
+        title=title,
+        text=str(row.get("last_text") or ""),
+        strength=strength,
+        rank=first.rank,
+        node=first.node,
+        attempt=row.get("attempt"),
+        at_lo=row.get("last_line_at"),
+        at_hi=None,
+        issuer="collector",
+        source="ranks",
+        path=row.get("last_path"),
+        line=row.get("last_line"),
+        detail={
+            "ranks": [fate.rank for fate in gone],
+            "missing": ["a py-spy dump of that rank while it hangs, its exit code, and its node's kernel log"],
+        },
+    )
+
+
+def _hang(case: Case) -> Iterator[Observation]:
+    """A pause much longer than the usual one between the last word of the ranks and the signal from outside."""
+    stops = [e for e in case.rows("scheduler_events") if e["event"] in _STOPPED and e.get("at_lo") is not None]
+    own = [line for line in case.lines if line.issuer in ("rank", "unknown") and line.at_lo is not None]
+    if not stops or not own:
+        return
+    stop = min(stops, key=lambda e: e["at_lo"])
+    before = [line for line in own if line.at_lo is not None and line.at_lo <= stop["at_lo"]]
+    if len(before) < 4:
+        return
+    last = max(before, key=lambda line: line.at_lo or 0)
+    gap = stop["at_lo"] - (last.at_hi or last.at_lo or 0)
+    times = sorted({line.at_lo for line in before if line.at_lo is not None and progress_step(line.text) is not None})
+    if len(times) < 3:
+        times = sorted({line.at_lo for line in before if line.at_lo is not None})
+    pauses = [b - a for a, b in itertools.pairwise(times) if b > a]
+    usual = statistics.median(pauses) if pauses else 0
+    # buffered output or a long first step also make pauses: only one that dwarfs the largest usual pause counts
+    longest = sorted(pauses)[-2] if len(pauses) > 2 else max(pauses, default=0)
+    if gap < max(_MIN_GAP, _CADENCES * usual, 1.5 * longest):
+        return
+    seconds = gap / 1e6
+    yield Observation(
+        detector="silence",
+        signature="silence/hang",
+        role="initiating",
+        cause="unknown",
+        title=f"The job hung: no rank printed anything for {seconds:.0f} s before it was stopped from outside",
+        text=last.text.strip(),
+        scope="job",
+        strength=1,
+        attempt=last.attempt,
+        at_lo=last.at_lo,
+        at_hi=stop["at_lo"],
+        issuer="collector",
+        source="rank_log",
+        path=last.path,
+        line=last.line,
+        offset=last.offset,
+        detail={
+            "seconds": round(seconds, 1),
+            "missing": [
+                "a py-spy dump of every rank taken during the hang (py-spy dump --pid PID on each node; "
+                "firstfault stacks DIR compares them)",
+                "NCCL flight-recorder dumps (TORCH_NCCL_TRACE_BUFFER_SIZE=2000, TORCH_NCCL_DUMP_ON_TIMEOUT=1)",
+            ],
+        },
+    )

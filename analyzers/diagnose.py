@@ -1,0 +1,208 @@
+"""The one function that every way in goes through: evidence in, diagnosis out.
+
+    evidence -> signatures and tracebacks -> detectors -> attribution -> ranking (SQL) -> verdict
+
+Detectors are named, not imported: one whose evidence is absent costs nothing, and one that breaks costs only itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from analyzers.attribute import attribute, mark_progress
+from analyzers.case import Case, Observation
+from analyzers.gather import Evidence, gather
+from analyzers.signatures import SignatureSet, load
+from collector import __version__
+from collector.model import Budget, LedgerEntry, LogLine, Outcome
+from collector.readers import tracebacks
+from collector.readers.times import iso
+
+SCHEMA = 1
+DETECTORS = (
+    "kernel", "gpu_state", "environment", "exceptions", "signature_hits", "exits", "stacks", "collectives",
+    "checkpoints", "silence", "divergence", "control",
+)  # fmt: skip
+"""Modules of analyzers.detectors, each with `detect(case)`."""
+
+
+def diagnose(
+    root: Path | Sequence[Path] | BinaryIO,
+    *,
+    control: Path | None = None,
+    extra_signatures: Path | None = None,
+    budget: Budget | None = None,
+) -> dict[str, Any]:
+    """The diagnosis of the run below `root` (folder, file, list of both, or a pipe): the contract of DESIGN section 4.
+
+    `control`: a known-good run of the same job to compare with. Raises OSError if `root` itself cannot be read.
+    """
+    started = time.perf_counter()
+    budget = budget or Budget()
+    known = load(extra_signatures)
+    evidence = gather(root, budget, _prefilter(known))
+    case = build_case(evidence, known)
+    if control is not None:
+        case.control = build_case(gather(control, budget, _prefilter(known)), known)
+    answer = judge(case, evidence)
+    answer["details"]["signature_set"] = known.hash
+    answer["details"]["seconds"] = round(time.perf_counter() - started, 3)
+    return answer
+
+
+def _prefilter(known: SignatureSet) -> Any:
+    """The locator for logs that are too large to read whole: all signature patterns in one pass over the bytes."""
+
+    def locate(file: BinaryIO) -> Iterator[tuple[int, int, int, int]]:
+        from collector.patterns import locate as locate_patterns
+
+        for found in locate_patterns(file, known.prefilter(), limit=200):
+            yield found.pattern, found.line, found.start, found.end
+
+    return locate
+
+
+def build_case(evidence: Evidence, known: SignatureSet) -> Case:
+    """Match signatures and parse tracebacks over the lines of the attempt that matters."""
+    attempt = _attempt(evidence)
+    lines = [line for line in evidence.lines if (line.attempt or 0) == attempt]
+    tables = {
+        name: [row for row in rows if row.get("attempt") in (None, attempt)] for name, rows in evidence.tables.items()
+    }
+    return Case(
+        incident=evidence.incident,
+        lines=lines,
+        hits=known.match(lines),
+        signatures=known.by_id,
+        exceptions=tracebacks.read(lines),
+        world_size=evidence.world_size,
+        tables=tables,
+        ledger=evidence.ledger,
+    )
+
+
+def _attempts(evidence: Evidence) -> list[int]:
+    return sorted({line.attempt or 0 for line in evidence.lines}) or [0]
+
+
+def _attempt(evidence: Evidence) -> int:
+    """The attempt to diagnose: the last one, unless it never trained and an earlier one did.
+
+    A restart that dies before its first step mostly dies of what the earlier attempt left behind (ports, peers, a
+    half-written checkpoint), so the earlier death is the initiating failure.
+    """
+    attempts = _attempts(evidence)
+    trained = {row["attempt"] for row in evidence.tables["ranks"] if row.get("step") is not None}
+    finished = {row["attempt"] for row in evidence.tables["ranks"] if row.get("finished")}
+    last = attempts[-1]
+    if last in trained or last in finished:
+        return last
+    earlier = [attempt for attempt in attempts if attempt in trained]
+    return earlier[-1] if earlier else attempts[0]
+
+
+def observe(case: Case) -> list[Observation]:
+    """Run all detectors; one that raises is reported in the ledger and costs only itself."""
+    seen: list[Observation] = []
+    for name in DETECTORS:
+        try:
+            seen.extend(import_module(f"analyzers.detectors.{name}").detect(case))
+        except Exception as error:
+            note = LedgerEntry(
+                f"detector:{name}", "", Outcome.UNREACHABLE, detail=f"internal error: {type(error).__name__}: {error}"
+            )
+            case.ledger = [*case.ledger, note]
+    return seen
+
+
+def judge(case: Case, evidence: Evidence) -> dict[str, Any]:
+    """Detectors, attribution, ranking and verdict of one case."""
+    from analyzers import rank, verdict
+
+    observations = observe(case)
+    attribute(case, observations)
+    mark_progress(case, observations)
+    relations = [(s.id, cause) for s in case.signatures.values() for cause in s.caused_by]
+    relations += [(effect, s.id) for s in case.signatures.values() for effect in s.causes]
+    ranking = rank.rank({case.incident: observations}, {case.incident: case.world_size}, relations)[case.incident]
+    decided = verdict.decide(case, observations, ranking)
+    decided["verdict"]["resume_from"] = _resume(case, decided["verdict"]["at"])
+    return {
+        "schema": SCHEMA,
+        "incident": {
+            "id": case.incident,
+            "scheduler": "local",
+            "world_size": case.world_size,
+            "attempts": len(_attempts(evidence)),
+        },
+        **decided,
+        "ledger": _ledger(case),
+        "details": _details(case, evidence, observations, decided),
+    }
+
+
+def _resume(case: Case, at: str | None) -> dict[str, Any] | None:
+    rows = case.rows("checkpoints")
+    row = import_module("analyzers.detectors.checkpoints").resume_from(rows, None) if rows else None
+    if row is None:
+        return None
+    return {"path": row.get("path"), "step": row.get("step"), "complete": row.get("status") == "complete"}
+
+
+def _ledger(case: Case) -> dict[str, Any]:
+    """How many ranks were expected and how many spoke; what was dropped or could not be read."""
+    spoke = {row["rank"] for row in case.rows("ranks") if row.get("lines")}
+    expected = case.world_size or len(spoke)
+    gaps = [
+        f"{entry.path}: {entry.outcome.value}{f' ({entry.detail})' if entry.detail else ''}".lstrip(": ")
+        for entry in case.ledger
+        if entry.outcome not in (Outcome.COLLECTED, Outcome.NOT_CONFIGURED)
+    ]
+    silent = sorted(set(range(expected)) - spoke) if expected <= 1 << 16 else []
+    if silent and spoke:
+        shown = ", ".join(str(rank) for rank in silent[:16]) + (" ..." if len(silent) > 16 else "")
+        gaps.insert(0, f"no line could be attributed to rank(s) {shown}")
+    return {"expected": expected, "collected": len(spoke), "gaps": gaps}
+
+
+def _details(
+    case: Case, evidence: Evidence, observations: Sequence[Observation], decided: dict[str, Any]
+) -> dict[str, Any]:
+    from analyzers import narrative
+
+    return {
+        "ranks": narrative.ranks(case, decided["verdict"]),
+        "timeline": narrative.timeline(observations),
+        "first_difference": narrative.first_difference(observations),
+        "checkpoints": [
+            {key: row.get(key) for key in ("path", "format", "step", "status", "why")}
+            for row in case.rows("checkpoints")
+        ],
+        "inputs": {
+            "files": evidence.files,
+            "bytes": evidence.bytes,
+            "lines": len(evidence.lines),
+            "root": evidence.root,
+        },
+        "ledger_rows": [_ledger_row(entry) for entry in case.ledger],
+        "version": __version__,
+    }
+
+
+def _ledger_row(entry: LedgerEntry) -> dict[str, Any]:
+    return {
+        "path": entry.path,
+        "outcome": entry.outcome.value,
+        "detail": entry.detail,
+        "bytes_seen": entry.bytes_seen,
+        "bytes_kept": entry.bytes_kept,
+    }
+
+
+def when(line: LogLine) -> str | None:
+    """The time of a line as ISO text."""
+    return iso(line.at_lo)

@@ -1,0 +1,110 @@
+"""What became of each rank: its errors, its exit, its last word. Shared by the detectors that reason about silence.
+
+A rank without any evidence has a fate too (`lines == 0`): absence of evidence must not accuse it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from analyzers.case import Case, Hit
+from analyzers.classify import Classified, classify_all, covered, pid_ranks
+
+_SIGTERM, _SIGKILL = 15, 9
+
+
+@dataclass(slots=True)
+class Fate:
+    """One rank of the examined attempt."""
+
+    rank: int
+    row: Mapping[str, Any] = field(default_factory=dict)
+    """Its row of `ranks`, empty if nothing was seen of it."""
+    errors: list[Classified] = field(default_factory=list)
+    hits: list[Hit] = field(default_factory=list)
+    """Known failure lines outside tracebacks."""
+    ends: list[Mapping[str, Any]] = field(default_factory=list)
+    """Rows of `scheduler_events` about its process."""
+
+    @property
+    def node(self) -> str | None:
+        """Its node, if known."""
+        return self.row.get("node")
+
+    @property
+    def lines(self) -> int:
+        """Number of log lines known to be its own."""
+        return int(self.row.get("lines") or 0)
+
+    @property
+    def terminated(self) -> bool:
+        """True if the launcher ended it: it was alive when the job was already failing."""
+        return any(end["event"] == "teardown" or end.get("signal") == _SIGTERM for end in self.ends)
+
+    @property
+    def signal(self) -> int | None:
+        """The signal that ended it, if it was not the launcher's teardown."""
+        signals = [end["signal"] for end in self.ends if end.get("signal") and end["event"] != "teardown"]
+        for signal in signals:
+            if signal != _SIGTERM and not (signal == _SIGKILL and self.terminated):
+                return int(signal)
+        return None
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code, if stated."""
+        return next((int(end["code"]) for end in self.ends if end.get("code") is not None), None)
+
+    @property
+    def failed(self) -> bool:
+        """True if it printed an error of its own, of whatever role."""
+        return bool(self.errors or self.hits)
+
+    @property
+    def only_echoes(self) -> bool:
+        """True if all it printed are echoes of a failure elsewhere."""
+        return self.failed and all(e.role in ("cascade", "teardown", "wrapper") for e in self.errors)
+
+
+def fates(case: Case) -> dict[int, Fate]:
+    """Rank -> fate, for all ranks of the job's world size (or all ranks seen, if that is unknown)."""
+    rows = {row["rank"]: row for row in case.rows("ranks")}
+    world = case.world_size or (max(rows, default=-1) + 1)
+    ranks = {rank: Fate(rank, rows.get(rank, {})) for rank in range(min(world, 1 << 20))}
+    for judged in classify_all(case):
+        if judged.rank in ranks and judged.role != "wrapper":
+            ranks[judged.rank].errors.append(judged)
+    inside = covered(case)
+    pids = pid_ranks(case)
+    for hit in case.hits:
+        role = case.signatures[hit.signature].role
+        rank = hit.line.rank if hit.line.rank is not None else pids.get(hit.line.pid or -1)
+        if rank in ranks and hit.index not in inside and role in ("initiating", "cascade"):
+            ranks[rank].hits.append(hit)
+    for rank, ends in ends_by_rank(case).items():
+        if rank in ranks:
+            ranks[rank].ends.extend(ends)
+    return ranks
+
+
+def ends_by_rank(case: Case) -> dict[int, list[Mapping[str, Any]]]:
+    """Global rank -> statements about its process's end, resolved by rank, pid, or local rank and node."""
+    pids = pid_ranks(case)
+    places = {(row.get("node"), row.get("local_rank")): row["rank"] for row in case.rows("ranks")}
+    nodes = {row.get("node") for row in case.rows("ranks") if row.get("node")}
+    found: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
+    for end in case.rows("scheduler_events"):
+        rank = end.get("rank")
+        if rank is None and end.get("pid") in pids:
+            rank = pids[end["pid"]]
+        if rank is None and end.get("local_rank") is not None and end["event"] != "teardown":
+            # with one node the local rank is the global rank; with several it needs the node
+            rank = places.get((end.get("node"), end["local_rank"]))
+            if rank is None and len(nodes) <= 1:
+                rank = end["local_rank"]
+        if rank is not None:
+            found[int(rank)].append(end)
+    return found

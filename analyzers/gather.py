@@ -1,0 +1,148 @@
+"""From a folder (or file, or pipe) to the evidence of one incident: sources, then readers, nothing judged yet.
+
+The same evidence tables come out for a folder on a laptop and for raw parts of the lake, so that everything behind this
+module has one way in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from collector.model import Artifact, ArtifactKind, Budget, LedgerEntry, LogLine, Outcome, RunRef
+from collector.readers import exits, rank_log, roster
+from collector.readers.windows import Locate
+
+_READERS: dict[ArtifactKind, tuple[str, str]] = {
+    ArtifactKind.KERNEL_LOG: ("kernel_events", "collector.readers.kernel_log"),
+    ArtifactKind.GPU_STATE: ("gpus", "collector.readers.gpu_state"),
+    ArtifactKind.ENVIRONMENT: ("environment", "collector.readers.environment"),
+    ArtifactKind.STACK_DUMP: ("stack_frames", "collector.readers.stacks"),
+    ArtifactKind.FLIGHT_RECORDER: ("collectives", "collector.readers.flight_recorder"),
+    ArtifactKind.CHECKPOINT: ("checkpoints", "collector.readers.checkpoint"),
+    ArtifactKind.EXIT_FILE: ("scheduler_events", "collector.readers.exit_file"),
+}
+"""Kind -> (table, module with `read(artifact) -> rows`), imported only when such an artifact turns up."""
+
+
+@dataclass(slots=True)
+class Evidence:
+    """What was found, before anybody thought about it."""
+
+    incident: str
+    root: str
+    lines: list[LogLine] = field(default_factory=list)
+    tables: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
+    ledger: list[LedgerEntry] = field(default_factory=list)
+    world_size: int | None = None
+    files: int = 0
+    bytes: int = 0
+
+
+def gather(root: Path | Sequence[Path] | BinaryIO, budget: Budget, locate: Locate | None = None) -> Evidence:
+    """Collect and read everything below `root`. Never raises on content; OSError only if `root` itself is unusable."""
+    from collector.sources.log_dir import LogDir
+
+    source = LogDir(root)
+    run = RunRef(incident="")
+    artifacts: list[Artifact] = []
+    ledger: list[LedgerEntry] = []
+    for found in source.collect(run, budget):
+        if isinstance(found, Artifact):
+            artifacts.append(found)
+        else:
+            ledger.append(found)
+    evidence = Evidence(_identity(artifacts), _shown(root), ledger=ledger)
+    evidence.files = len(artifacts)
+    evidence.bytes = sum(max(artifact.size, 0) for artifact in artifacts)
+    _read(evidence, artifacts, budget, locate)
+    return evidence
+
+
+def _shown(root: Path | Sequence[Path] | BinaryIO) -> str:
+    if isinstance(root, Path):
+        return str(root)
+    return ", ".join(str(path) for path in root) if isinstance(root, (list, tuple)) else "-"
+
+
+def _identity(artifacts: Iterable[Artifact]) -> str:
+    """An id that a copy of the same files gets too: names and sizes, no absolute path, no time."""
+    digest = hashlib.sha256()
+    for artifact in sorted(artifacts, key=lambda a: a.path):
+        digest.update(f"{artifact.path}\0{artifact.size}\n".encode("utf-8", "replace"))
+    return f"local-{digest.hexdigest()[:12]}"
+
+
+def _read(evidence: Evidence, artifacts: Sequence[Artifact], budget: Budget, locate: Locate | None) -> None:
+    logs = [a for a in artifacts if a.kind is ArtifactKind.RANK_LOG]
+    share = max(budget.lines // max(len(logs), 1), 400)
+    for artifact in artifacts:
+        if artifact.kind is ArtifactKind.RANK_LOG:
+            log = rank_log.read(artifact, share, locate)
+            evidence.lines.extend(log.lines)
+            evidence.ledger.extend(log.ledger)
+            if not log.ledger or log.lines:
+                evidence.ledger.append(_collected(artifact, len(log.lines)))
+        elif artifact.kind is ArtifactKind.ERROR_FILE:
+            evidence.lines.extend(_error_lines(artifact))
+            evidence.ledger.append(_collected(artifact, None))
+        elif artifact.kind in _READERS:
+            table, module = _READERS[artifact.kind]
+            rows = _rows(module, artifact, evidence.ledger)
+            evidence.tables[table].extend(rows)
+    known = roster.build(evidence.lines)
+    evidence.lines = known.lines
+    evidence.world_size = known.world_size
+    evidence.tables["ranks"].extend(known.ranks)
+    evidence.tables["scheduler_events"].extend(exits.read(known.lines))
+
+
+def _rows(module: str, artifact: Artifact, ledger: list[LedgerEntry]) -> list[dict[str, Any]]:
+    try:
+        rows: list[dict[str, Any]] = import_module(module).read(artifact)
+    except Exception as error:  # a reader that breaks its contract costs its own artifact, never the diagnosis
+        ledger.append(
+            LedgerEntry(
+                "log_dir", artifact.path, Outcome.UNREACHABLE, artifact.origin, artifact.kind,
+                detail=f"{type(error).__name__}: {error}",
+            )
+        )  # fmt: skip
+        return []
+    outcome = Outcome.COLLECTED if rows else Outcome.EMPTY
+    detail = None if rows else "nothing in it could be read as evidence"
+    ledger.append(
+        LedgerEntry(
+            "log_dir", artifact.path, outcome, artifact.origin, artifact.kind, max(artifact.size, 0),
+            max(artifact.size, 0) if rows else 0, detail=detail,
+        )
+    )  # fmt: skip
+    return rows
+
+
+def _collected(artifact: Artifact, lines: int | None) -> LedgerEntry:
+    return LedgerEntry(
+        "log_dir", artifact.path, Outcome.COLLECTED, artifact.origin, artifact.kind, max(artifact.size, 0),
+        max(artifact.size, 0), detail=None if lines is None else f"{lines} lines",
+    )  # fmt: skip
+
+
+def _error_lines(artifact: Artifact) -> list[LogLine]:
+    """torchelastic's error.json as lines of its rank: the traceback in it is parsed like any other."""
+    from collector.readers import error_file
+
+    lines = []
+    for row in error_file.read(artifact):
+        texts = list(row.get("traceback") or []) or [str(row.get("message") or "")]
+        for number, text in enumerate(texts, 1):
+            lines.append(
+                LogLine(
+                    row.get("attempt"), artifact.path, number, 0, 0, artifact.origin.node, row.get("rank"),
+                    row.get("local_rank"), None, "stderr", "rank", row.get("at"), row.get("at"), str(text),
+                )
+            )  # fmt: skip
+    return lines

@@ -1,0 +1,178 @@
+"""Who took part: one row of `ranks` per rank and attempt, from what its own lines say.
+
+Launchers that number processes by pid (Ray) or restart them in the same console need the whole set of lines to be told
+apart, so this reader runs after the line reader and returns the lines with rank and attempt filled in. A number next to
+the word rank or worker is believed only if all lines of one process agree and no two processes share it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+from collector.data import data_dir
+from collector.model import LogLine
+
+_PROGRESS_HINTS = ("tep", "ter", "poch", "atch", "pdate", "<")
+_FINISH_HINTS = ("inish", "omplete", "done", "Done", "train_runtime", "stopped", "exit", "ended", "succeeded")
+_MENTIONED_PID = re.compile(r"\bpid[=:] ?(\d+)")
+
+
+class Roster(NamedTuple):
+    """The lines with rank and attempt filled in, the rows of `ranks`, and the size of the job if stated."""
+
+    lines: list[LogLine]
+    ranks: list[dict[str, Any]]
+    world_size: int | None
+    pids: dict[int, int]
+    """Process id -> global rank."""
+
+
+@cache
+def _patterns() -> Mapping[str, Any]:
+    import yaml
+
+    path = data_dir("signatures") / "_formats" / "progress.yaml"
+    data = yaml.load(path.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return {
+        "progress": [re.compile(row["regex"]) for row in data["progress"]],
+        "finished": re.compile("|".join(data["finished"])),
+        "world_size": [re.compile(text) for text in data["world_size"]],
+        "identity": {key: re.compile(text) for key, text in data["identity"].items()},
+        "worker_number": re.compile(data["worker_number"]),
+        "restart": re.compile("|".join(data["restart"])),
+    }
+
+
+def progress_step(text: str) -> int | None:
+    """The step or iteration counter of a progress line, or None for any other line."""
+    if not any(hint in text for hint in _PROGRESS_HINTS):
+        return None
+    for pattern in _patterns()["progress"]:
+        match = pattern.search(text)
+        if match:
+            return int(match["step"][:15])
+    return None
+
+
+def says_finished(text: str) -> bool:
+    """True if the line says that the run came to its end."""
+    return any(hint in text for hint in _FINISH_HINTS) and _patterns()["finished"].search(text) is not None
+
+
+def build(lines: Sequence[LogLine]) -> Roster:
+    """The roster of a run. `lines` in reading order, of all files."""
+    attributed = _by_attempt(lines)
+    pids = _pid_ranks(attributed)
+    attributed = [
+        line._replace(rank=pids[line.pid]) if line.rank is None and line.pid is not None and line.pid in pids else line
+        for line in attributed
+    ]
+    rows: dict[tuple[int, int], dict[str, Any]] = {}
+    for line in attributed:
+        if line.rank is not None:
+            _note(rows, line)
+    world = _world_size(attributed, rows)
+    for (_, rank), row in rows.items():
+        if row.get("pid") is not None:
+            pids.setdefault(row["pid"], rank)
+    return Roster(attributed, [rows[key] for key in sorted(rows)], world, pids)
+
+
+def _by_attempt(lines: Sequence[LogLine]) -> list[LogLine]:
+    """Number the attempts of consoles in which a launcher restarted the ranks."""
+    restart = _patterns()["restart"]
+    attempts: dict[str, int] = {}
+    result = []
+    for line in lines:
+        if line.attempt is None:
+            if line.issuer != "rank" and "restart" in line.text and restart.search(line.text):
+                result.append(line._replace(attempt=attempts.get(line.path, 0)))
+                attempts[line.path] = attempts.get(line.path, 0) + 1
+                continue
+            line = line._replace(attempt=attempts.get(line.path, 0))
+        result.append(line)
+    return result
+
+
+def _pid_ranks(lines: Iterable[LogLine]) -> dict[int, int]:
+    """Process id -> rank, for processes known only by pid, where their own lines agree on a number."""
+    number = _patterns()["worker_number"]
+    votes: dict[int, Counter[int]] = defaultdict(Counter)
+    actors: set[int] = set()
+    mentioned: set[int] = set()
+    for line in lines:
+        if line.pid is not None and line.rank is None:
+            actors.add(line.pid)
+            match = number.search(line.text[:120])
+            if match:
+                votes[line.pid][int(match["n"])] += 1
+        elif line.pid is not None and line.rank is not None:
+            votes[line.pid][line.rank] += 1
+        elif "pid" in line.text and (match := _MENTIONED_PID.search(line.text)):
+            mentioned.add(int(match[1]))
+    agreed = {pid: next(iter(c)) for pid, c in votes.items() if len(c) == 1}
+    owners = Counter(agreed.values())
+    known = {pid: n for pid, n in agreed.items() if owners[n] == 1}
+    # one number missing in 0..max and one process without a number: it can only be that one
+    gaps = set(range(max(known.values(), default=-1) + 1)) - set(known.values())
+    nameless = (actors | mentioned) - known.keys() - votes.keys()
+    if len(known) >= 2 and len(gaps) == 1 and len(nameless) == 1:
+        known[nameless.pop()] = gaps.pop()
+    return known
+
+
+def _note(rows: dict[tuple[int, int], dict[str, Any]], line: LogLine) -> None:
+    """Add one line of a rank to its row."""
+    key = (line.attempt or 0, line.rank if line.rank is not None else -1)
+    row = rows.get(key)
+    if row is None:
+        row = rows[key] = {"attempt": key[0], "rank": key[1], "lines": 0, "finished": False}
+    row["lines"] += 1
+    if line.node and not row.get("node"):
+        row["node"] = line.node
+    for field in ("local_rank", "pid"):
+        if row.get(field) is None and getattr(line, field) is not None:
+            row[field] = getattr(line, field)
+    if "=" in line.text or ":" in line.text:
+        _identify(row, line.text)
+    if line.at_lo is not None:
+        row["first_line_at"] = min(row.get("first_line_at") or line.at_lo, line.at_lo)
+        row["last_line_at"] = max(row.get("last_line_at") or line.at_lo, line.at_lo)
+    if line.text.strip():
+        row["last_path"], row["last_line"], row["last_text"] = line.path, line.line, line.text
+    step = progress_step(line.text)
+    if step is not None and (line.at_lo is None or line.at_lo >= (row.get("step_at") or 0)):
+        row["step"] = step
+        row["step_at"] = line.at_lo
+    if says_finished(line.text):
+        row["finished"] = True
+
+
+def _identify(row: dict[str, Any], text: str) -> None:
+    if "host" not in text and "pid" not in text and "node" not in text:
+        return
+    identity = _patterns()["identity"]
+    for field, key in (("host", "node"), ("pid", "pid"), ("local_rank", "local_rank")):
+        if row.get(key) is None and (match := identity[field].search(text)):
+            row[key] = match["v"] if key == "node" else int(match["v"][:18])
+
+
+def _world_size(lines: Sequence[LogLine], rows: Mapping[tuple[int, int], Any]) -> int | None:
+    votes: Counter[int] = Counter()
+    for line in lines:
+        text = line.text
+        if "orld" in text or "ORLD" in text or "nranks" in text or "MEMBER" in text or "num_processes" in text:
+            for pattern in _patterns()["world_size"]:
+                match = pattern.search(text)
+                if match:
+                    votes[int(match["n"][:9])] += 1
+                    break
+    highest = max((rank for _, rank in rows), default=-1) + 1
+    fitting = [size for size in votes if size >= highest and size > 0]
+    if fitting:
+        return max(fitting, key=lambda size: votes[size])
+    return highest or None

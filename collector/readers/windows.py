@@ -1,0 +1,204 @@
+"""Which lines of a log are read: all of a small one; head, tail and what surrounds hits of a large one.
+
+A thousand rank files of 10 MB do not fit in memory as lines, and nearly all of them are progress. What the ranking
+needs is how a file begins (identity), how it ends, and the neighbourhood of lines that a prefilter (all signature
+patterns in
+one pass over the bytes) points at. What is left out is recorded as a gap, never silently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import BinaryIO, NamedTuple
+
+FULL_BYTES = 32 << 20
+"""Up to this size a file is read whole, if the line budget allows."""
+MAX_LINE = 64 << 10
+_CUT_HEAD, _CUT_TAIL = 48 << 10, 15 << 10
+_BEFORE, _AFTER = 6 << 10, 20 << 10
+"""Bytes kept around a hit: the traceback's frames stand before its last line, the message's rest after it."""
+_MAX_HITS = 64
+"""Hits followed per file end: the first and the last ones; the rest repeat."""
+
+Locate = Callable[[BinaryIO], Iterable[tuple[int, int, int, int]]]
+"""Streams a file and yields (pattern, line number, offset of the line, end of the line) of each hit."""
+
+
+class RawLine(NamedTuple):
+    """One line as bytes, without its newline."""
+
+    line: int
+    offset: int
+    data: bytes
+
+
+class Gap(NamedTuple):
+    """Bytes that were not read into lines."""
+
+    start: int
+    end: int
+    why: str
+
+
+class _Counting:
+    """Counts bytes and newlines of what a prefilter reads, so that no second pass is needed to number lines."""
+
+    def __init__(self, raw: BinaryIO) -> None:
+        self._raw = raw
+        self.bytes = 0
+        self.newlines = 0
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._raw.read(size)
+        self.bytes += len(data)
+        self.newlines += data.count(b"\n")
+        return data
+
+    def readinto(self, buffer: bytearray) -> int:
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def select(
+    opener: Callable[[], BinaryIO], max_lines: int, locate: Locate | None = None
+) -> tuple[list[RawLine], list[Gap]]:
+    """The lines of a log worth reading, in order, and the gaps between them.
+
+    `max_lines` bounds the number of lines (roughly, for files with hits). Raises OSError if the file cannot be read.
+    """
+    with opener() as file:
+        data = _read_up_to(file, FULL_BYTES + 1)
+    if len(data) <= FULL_BYTES:
+        lines = list(_split(data, 1, 0))
+        if len(lines) <= max_lines:
+            return _cut_all(lines)
+        return _cut_all(*_thin(lines, max_lines, locate, opener))
+    return _cut_all(*_windows(opener, max_lines, locate))
+
+
+def _read_up_to(file: BinaryIO, size: int) -> bytes:
+    chunks = []
+    left = size
+    while left > 0:
+        chunk = file.read(min(left, 4 << 20))
+        if not chunk:
+            break
+        chunks.append(chunk)
+        left -= len(chunk)
+    return b"".join(chunks)
+
+
+def _split(data: bytes, line: int, offset: int) -> Iterator[RawLine]:
+    parts = data.split(b"\n")
+    if parts and not parts[-1]:
+        parts.pop()
+    for part in parts:
+        yield RawLine(line, offset, part)
+        line += 1
+        offset += len(part) + 1
+
+
+def _cut_all(lines: list[RawLine], gaps: list[Gap] | None = None) -> tuple[list[RawLine], list[Gap]]:
+    """Shorten lines longer than MAX_LINE, keeping their head and tail."""
+    gaps = list(gaps or ())
+    for i, raw in enumerate(lines):
+        if len(raw.data) > MAX_LINE:
+            lines[i] = raw._replace(data=raw.data[:_CUT_HEAD] + b" ... " + raw.data[-_CUT_TAIL:])
+            gaps.append(Gap(raw.offset + _CUT_HEAD, raw.offset + len(raw.data) - _CUT_TAIL, "line too long"))
+    return lines, gaps
+
+
+def _hits(opener: Callable[[], BinaryIO], locate: Locate | None) -> tuple[list[tuple[int, int]], int, int]:
+    """(line, offset) of the first and last hits, total bytes, total newlines."""
+    first: list[tuple[int, int]] = []
+    last: list[tuple[int, int]] = []
+    with opener() as file:
+        counting = _Counting(file)
+        if locate is not None:
+            for _, line, offset, _ in locate(counting):  # type: ignore[arg-type]
+                if len(first) < _MAX_HITS:
+                    first.append((line, offset))
+                else:
+                    last.append((line, offset))
+                    if len(last) > 4 * _MAX_HITS:
+                        del last[: -2 * _MAX_HITS]
+        while counting.read(8 << 20):
+            pass
+    return first + last[-_MAX_HITS:], counting.bytes, counting.newlines
+
+
+def _thin(
+    lines: list[RawLine], max_lines: int, locate: Locate | None, opener: Callable[[], BinaryIO]
+) -> tuple[list[RawLine], list[Gap]]:
+    """Head, tail and neighbourhoods of hits of a file that is in memory already."""
+    hits, _, _ = _hits(opener, locate)
+    head = max(max_lines // 4, 50)
+    tail = max(max_lines // 2, 100)
+    keep = [False] * len(lines)
+    for start, stop in [(0, head), (len(lines) - tail, len(lines)), *((h - 40, h + 40) for h, _ in hits)]:
+        for i in range(max(start, 0), min(stop, len(lines))):
+            keep[i] = True
+    kept: list[RawLine] = []
+    gaps: list[Gap] = []
+    for raw, wanted in zip(lines, keep, strict=True):
+        if wanted:
+            kept.append(raw)
+        elif gaps and gaps[-1].end == raw.offset:
+            gaps[-1] = gaps[-1]._replace(end=raw.offset + len(raw.data) + 1)
+        else:
+            gaps.append(Gap(raw.offset, raw.offset + len(raw.data) + 1, "middle of a long log"))
+    return kept, gaps
+
+
+def _windows(opener: Callable[[], BinaryIO], max_lines: int, locate: Locate | None) -> tuple[list[RawLine], list[Gap]]:
+    """Head, tail and neighbourhoods of hits of a file that is too large to hold."""
+    hits, size, newlines = _hits(opener, locate)
+    head_bytes = min(max(max_lines // 4, 50) * 160, 4 << 20)
+    tail_bytes = min(max(max_lines // 2, 100) * 160, 8 << 20)
+    spans = [(0, head_bytes), (max(size - tail_bytes, 0), size)]
+    spans += [(max(offset - _BEFORE, 0), min(offset + _AFTER, size)) for _, offset in hits]
+    anchors = sorted({(0, 1), *((offset, line) for line, offset in hits)})
+    kept: list[RawLine] = []
+    gaps: list[Gap] = []
+    end = 0
+    with opener() as file:
+        for start, stop in _merge(spans):
+            if start > end:
+                gaps.append(Gap(end, start, "middle of a large log"))
+            file.seek(start)
+            data = _read_up_to(file, stop - start)
+            kept.extend(_numbered(data, start, size, newlines, anchors))
+            end = stop
+    return kept, gaps
+
+
+def _merge(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    merged: list[tuple[int, int]] = []
+    for start, stop in sorted(spans):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], stop))
+        else:
+            merged.append((start, stop))
+    return merged
+
+
+def _numbered(data: bytes, start: int, size: int, newlines: int, anchors: list[tuple[int, int]]) -> Iterator[RawLine]:
+    """Lines of a window with their true numbers, counted from a known line inside it or from the end of the file."""
+    skip = 0
+    if start:  # the first, cut line belongs to the gap
+        skip = data.find(b"\n") + 1
+        if not skip:
+            skip = 0
+    stop = len(data)
+    if start + stop < size:  # so does the last one, unless the window is one single huge line
+        newline = data.rfind(b"\n")
+        stop = newline + 1 if newline >= skip and newline > 0 else stop
+    inside = next(((o, n) for o, n in anchors if start + skip <= o < start + stop), None)
+    if inside is not None:
+        first = inside[1] - data.count(b"\n", skip, inside[0] - start)
+    elif start + len(data) >= size:
+        first = newlines + 1 - data.count(b"\n", skip)
+    else:
+        first = 1
+    yield from _split(data[skip:stop], first, start + skip)
