@@ -13,9 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from analyzers import stack_classes
+from analyzers import stack_classes, stack_threads
 from analyzers.case import Case, Observation
-from analyzers.stack_classes import Model, Process
+from analyzers.stack_classes import Process
+from analyzers.stack_threads import Model
 
 NAME = "stacks"
 DEADLOCK = "deepspeed/zero3-gather-deadlock"
@@ -75,10 +76,20 @@ def _scene(case: Case) -> Scene | None:
     neighbour = shots[index - 1] if index else shots[index + 1] if len(shots) > 1 else []
     now = shots[index]
     missing = _missing(case, now)
-    dead = _ended_alone(ranks, set(missing)) or any(
-        stack_classes.dead_thread(line.text) for line in case.lines if "Exception in thread" in line.text
-    )
+    dead = _ended_alone(ranks, set(missing)) or _thread_died(case)
     return Scene(now, stack_classes.moved(neighbour, now), missing, dead)
+
+
+def _thread_died(case: Case) -> bool:
+    """True if a working thread died by an exception that is not itself the echo of a hang."""
+    for index, line in enumerate(case.lines):
+        if "Exception in thread" not in line.text or not stack_threads.dead_thread(line.text):
+            continue
+        after = (later.text for later in case.lines[index + 1 : index + 200] if later.path == line.path)
+        raised = next((text for text in after if text[:1].strip() and not text.startswith("Traceback")), "")
+        if not stack_threads.is_echo(raised):
+            return True
+    return False
 
 
 def _ended_alone(ranks: Sequence[Mapping[str, Any]], missing: set[int]) -> bool:
@@ -181,7 +192,7 @@ def _accuse(process: Process, peers: str, strength: int, scene: Scene) -> Observ
     thread = process.speaker
     name = process.name[0].upper() + process.name[1:]
     return Observation(
-        NAME, OUTSIDE, "initiating", stack_classes.cause_of(thread.role),
+        NAME, OUTSIDE, "initiating", stack_threads.cause_of(thread.role),
         f"{name} is outside, in {thread.doing}, while {peers}",
         text=str(thread.frame), strength=strength, rank=process.rank, node=process.node, source="stack_dump",
         path=thread.frame.path, line=thread.frame.line, offset=thread.frame.offset,

@@ -2,7 +2,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from analyzers import stack_classes, stacks_cli
+from analyzers import stack_classes, stack_threads, stacks_cli
 from collector.readers import stacks
 
 CASES = Path(__file__).parents[1] / "cases"
@@ -53,7 +53,7 @@ def test_a_gather_claims_the_collective_and_the_device_wait_inside_it():
 
 
 def test_models_are_told_apart_by_class_by_caller_or_not_at_all():
-    def model(*frames: str) -> stack_classes.Model:
+    def model(*frames: str) -> stack_threads.Model:
         (found,) = one(main(FETCH, *frames)).gathers
         return found
 

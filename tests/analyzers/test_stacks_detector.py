@@ -150,6 +150,14 @@ def test_a_dead_thread_or_rank_makes_the_cycle_an_echo():
     ticking = case(*frames)
     ticking.lines = [died._replace(text="Exception in thread QueueFeederThread:")]
     assert {o.role for o in detect(ticking)} == {"initiating"}
+    timed_out = case(*frames)
+    timed_out.lines = [
+        died,
+        died._replace(line=2, text="Traceback (most recent call last):"),
+        died._replace(line=3, text='  File "m.py", line 3, in f'),
+        died._replace(line=4, text="RuntimeError: Timed out waiting 20000ms for recv operation to complete"),
+    ]
+    assert {o.role for o in detect(timed_out)} == {"initiating"}
     ended = case(
         *frames, None, ranks=[{"rank": 2, "exit_code": 1}, {"rank": 0, "signal": 15}, {"rank": 1, "signal": 15}]
     )
