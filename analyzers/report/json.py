@@ -41,6 +41,7 @@ _CONTRACT: dict[str, Any] = {
     "candidates": [
         {
             "rank": None,
+            "ranks": [None],
             "node": None,
             "signature": None,
             "title": None,
@@ -51,7 +52,15 @@ _CONTRACT: dict[str, Any] = {
         }
     ],
     "collateral": [
-        {"signature": None, "title": None, "ranks": [None], "count": None, "explained_by": None, "evidence": None}
+        {
+            "signature": None,
+            "title": None,
+            "role": None,
+            "ranks": [None],
+            "count": None,
+            "explained_by": None,
+            "evidence": None,
+        }
     ],
     "ledger": {"expected": None, "collected": None, "gaps": [None]},
     "details": None,
@@ -66,6 +75,10 @@ def dumps(diagnosis: Mapping[str, Any]) -> str:
     Keys in the order of the contract, then others in the order given. Numbers that JSON does not have (NaN, infinity)
     become null, values of other types their `str`. Raises nothing on content.
     """
+    verdict = diagnosis.get("verdict")
+    if isinstance(verdict, Mapping) and "references" in verdict:  # the signatures' word for it
+        renamed = {key: value for key, value in verdict.items() if key != "references"}
+        diagnosis = {**diagnosis, "verdict": {"reference": verdict["references"], **renamed}}
     text = json.dumps(_ordered(diagnosis, _CONTRACT), ensure_ascii=False, indent=2, allow_nan=False, default=str)
     return _UNSAFE.sub(lambda match: f"\\u{ord(match.group()):04x}", text) + "\n"
 

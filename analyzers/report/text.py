@@ -37,7 +37,7 @@ def render(diagnosis: Mapping[str, Any], *, width: int = 80, color: bool = False
     _verdict(page, view)
     {"undetermined": _undetermined, "no_failure": _no_failure}.get(view.verdict.status, _failed)(page, view)
     page.row("Evidence", [wording.ledger(view)])
-    page.row("", [f"not seen: {gap}" for gap in page.some(view.gaps, 3)])
+    page.row("", [f"gap: {gap}" for gap in page.some(view.gaps, 3)])
     if verbose:
         page.row("", [said for said in wording.incomplete(view) if said not in view.gaps])
     page.put(wording.origin(view), "", _DIM)

@@ -70,7 +70,7 @@ class Verdict:
 class Candidate:
     """A hypothesis with what speaks for and against it. `score` is comparable within the incident only."""
 
-    rank: int | None
+    ranks: tuple[int, ...]
     node: str
     signature: str
     title: str
@@ -222,7 +222,11 @@ def _verdict(row: Mapping[str, Any]) -> Verdict:
         fix=_texts(row, "fix"),
         verify=_texts(row, "verify"),
         missing=_texts(row, "missing"),
-        reference=tuple(url for url in _texts(row, "reference") if url.startswith(("https://", "http://"))),
+        reference=tuple(
+            url
+            for url in _texts(row, "reference") or _texts(row, "references")
+            if url.startswith(("https://", "http://"))
+        ),
         resume_path=_text(resume, "path"),
         resume_step=_whole(resume, "step"),
         resume_complete=complete if isinstance(complete, bool) else None,
@@ -231,8 +235,9 @@ def _verdict(row: Mapping[str, Any]) -> Verdict:
 
 def _candidate(row: Mapping[str, Any]) -> Candidate:
     reasons = _texts(row, "reasons")
+    rank = _whole(row, "rank")
     return Candidate(
-        rank=_whole(row, "rank"),
+        ranks=_ranks(row) or (() if rank is None else (rank,)),
         node=_text(row, "node"),
         signature=_text(row, "signature"),
         title=_text(row, "title"),

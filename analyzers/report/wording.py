@@ -104,6 +104,9 @@ def headline(view: View) -> str:
     """The verdict in one sentence, without its status."""
     verdict = view.verdict
     title = verdict.title or verdict.signature or (f"cause: {cause(verdict.cause)}" if verdict.cause else "")
+    said_status = f"{verdict.status.replace('_', ' ')}: "
+    if title.lower().startswith(said_status):  # the status stands before the headline: not twice
+        title = title[len(said_status) :]
     title = shorten(title, _HEADLINE)
     if verdict.status == "no_failure":
         return title or "the run ended well or is still making progress"
@@ -156,7 +159,7 @@ def own(view: View) -> Candidate | None:
     if not verdict.failed:
         return None
     same = [row for row in view.candidates if row.signature == verdict.signature]
-    return next((row for row in same if row.rank in verdict.ranks), same[0] if same else None)
+    return next((row for row in same if {*row.ranks} & {*verdict.ranks}), same[0] if same else None)
 
 
 def competing(view: View) -> list[Candidate]:
@@ -167,8 +170,7 @@ def competing(view: View) -> list[Candidate]:
     verdict = view.verdict
 
     def part(row: Candidate) -> bool:
-        same = row.signature == verdict.signature and (row.rank is None or row.rank in verdict.ranks)
-        return verdict.failed and same
+        return verdict.failed and row.signature == verdict.signature and {*row.ranks} <= {*verdict.ranks}
 
     chosen = own(view)
     return [row for row in view.candidates if row is not chosen and not part(row)]
@@ -176,7 +178,7 @@ def competing(view: View) -> list[Candidate]:
 
 def candidate(row: Candidate) -> str:
     """A hypothesis in one line: "rank 0 on n1: watchdog timeout (fabric, score 0.31)"."""
-    who = f"rank {row.rank}" if row.rank is not None else ""
+    who = ranks(row.ranks)
     if row.node:
         who = f"{who} on {row.node}" if who else f"node {row.node}"
     facts = [cause(row.cause)] if row.cause else []
@@ -270,9 +272,9 @@ def plural(count: int, noun: str) -> str:
 def ledger(view: View) -> str:
     """The evidence in one sentence: what was expected, collected, read and cut."""
     said = []
-    if view.expected is not None and view.collected is not None:
+    if view.expected and view.collected is not None:
         said.append(f"{view.collected:,} of {plural(view.expected, 'expected source')} collected")
-    elif view.collected is not None:
+    elif view.collected:
         said.append(f"{plural(view.collected, 'source')} collected")
     read = [plural(view.files, "file")] if view.files is not None else []
     if view.lines is not None:
@@ -308,8 +310,8 @@ def excluded(view: View) -> list[Candidate]:
 
 def ruled_out(row: Candidate) -> str:
     """An excluded hypothesis in one line, with what speaks against it."""
-    who = f"rank {row.rank}: " if row.rank is not None else f"node {row.node}: " if row.node else ""
-    return f"{who}{row.title or row.signature}: {'; '.join(row.con)}"
+    who = ranks(row.ranks) or (f"node {row.node}" if row.node else "")
+    return f"{f'{who}: ' if who else ''}{row.title or row.signature}: {'; '.join(row.con)}"
 
 
 def to_settle(view: View) -> tuple[str, ...]:

@@ -114,7 +114,7 @@ def test_headings_descend_by_one_and_tables_have_headers(pages, name):
     ("name", "said"),
     [
         ("exception", ["Established", "Rank 2 on gpu-node-03 failed first", "Echoes, not causes", "ckpt/step_400"]),
-        ("node_lost", ["Supported", "Node gpu-node-02 (ranks 4, 5) most likely failed first", "Not seen"]),
+        ("node_lost", ["Supported", "Node gpu-node-02 (ranks 4, 5) most likely failed first", "Gaps"]),
         ("hang", ["Undetermined", "What would settle it", "py-spy dump --pid PID", "Ruled out", "What it could be"]),
         ("healthy", ["No failure", "ended with exit code 0"]),
         ("symmetric", ["All 1,024 ranks failed together", "1,021 of 1,024 expected sources collected"]),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzers.case import CAUSES, SCOPES
+from analyzers.case import CAUSES, ROLES, SCOPES
 from analyzers.report import json as report
 
 EXAMPLES = runpy.run_path(str(Path(__file__).parent / "data" / "report" / "examples.py"))
@@ -29,10 +29,10 @@ SCHEMA = {
         "why": (str, None), "evidence": [CITE], "fix": [(str,)], "verify": [(str,)], "resume_from": (dict, None),
         "missing": [(str,)], "reference": [(str,)],
     },
-    "candidates": [{"rank": (int, None), "node": (str, None), "signature": (str, None), "title": (str, None),
-                    "cause": set(CAUSES), "score": (int, float, None), "reasons": [(str,)], "evidence": (dict, None)}],
-    "collateral": [{"signature": (str, None), "title": (str, None), "ranks": [(int,)], "count": (int, None),
-                    "explained_by": (str, None), "evidence": (dict, None)}],
+    "candidates": [{"rank": (int, None), "ranks": [(int,)], "node": (str, None), "signature": (str, None),
+                    "title": (str, None), "cause": set(CAUSES), "score": (int, float, None), "reasons": [(str,)], "evidence": (dict, None)}],
+    "collateral": [{"signature": (str, None), "title": (str, None), "role": {*ROLES, None},
+                    "ranks": [(int,)], "count": (int, None), "explained_by": (str, None), "evidence": (dict, None)}],
     "ledger": {"expected": (int, None), "collected": (int, None), "gaps": [(str, dict)]},
     "details": (dict, None),
 }  # fmt: skip
@@ -99,6 +99,11 @@ def test_keys_of_later_versions_follow_those_of_the_contract():
     loaded = json.loads(report.dumps({"zeta": 1, "schema": 1, "verdict": {"new": 2, "status": "suspected"}}))
     assert list(loaded)[-1] == "zeta" and list(loaded["verdict"])[-1] == "new"
     assert loaded["verdict"]["status"] == "suspected"
+
+
+def test_references_of_the_signature_are_the_reference_of_the_verdict():
+    verdict = json.loads(report.dumps({"verdict": {"references": ["https://example.org"]}}))["verdict"]
+    assert verdict["reference"] == ["https://example.org"] and "references" not in verdict
 
 
 def test_numbers_and_types_that_json_does_not_have():

@@ -269,6 +269,17 @@ def test_spans_name_exactly_the_ranks(numbers):
     assert named == numbers
 
 
+def test_a_candidate_of_several_ranks_names_them():
+    diagnosis = EXAMPLES["exception"]()
+    diagnosis["candidates"][1] |= {"rank": None, "ranks": [0, 1, 3], "node": None}
+    assert "Competing  ranks 0, 1, 3: Connection closed by peer" in text.render(diagnosis)
+
+
+def test_the_status_is_not_said_twice():
+    diagnosis = {"verdict": {"status": "no_failure", "title": "No failure: the run ended well"}}
+    assert text.render(diagnosis).splitlines()[0] == "NO FAILURE: the run ended well"
+
+
 def test_subjects():
     def said(**verdict):
         return wording.headline(view.read({"incident": {"world_size": 8}, "verdict": verdict}))
