@@ -34,11 +34,12 @@ PATTERNS = [
     r"(?i:rank) \d|RANK:\d",
     r"é|\xff",
     r"end\B",
+    r"ran \d$",
 ]
 NEEDLES = [
     "CUDA error: ", "CUDA", "Xid (PCI:0000:0a): 79", "OUT of Memory", "exit code: 1", "exited with code 12",
     "Traceback (most recent", "a", "b", "x", "foo", "bar", " ", "\t", "\v", "killed", "not ", "glooError",
-    "ncclInternalError", "loss=nan", "loss: inf", "z = ab.", "Rank 1", "RANK:2", "é", "end", "\n", "\r\n", "\r", "1",
+    "ncclInternalError", "loss=nan", "loss: inf", "z = ab.", "Rank 1", "RANK:2", "é", "end", "ran", "\n", "\r\n", "\r", "1",
 ]  # fmt: skip
 
 ENGINES = ["re", pytest.param("hyperscan", marks=pytest.mark.skipif(not engines.available(), reason="no hyperscan"))]
@@ -73,7 +74,10 @@ def compiled(request: pytest.FixtureRequest) -> patterns.PatternSet:
 @given(data=texts())
 @example(data=b"exit code: 1\r\nloss: inf\r\n\r\n\r\r\n")
 @example(data=b"exit code: 1")
-@example(data=b"foo\vbar foo\x0cbar\nfoo\x1cbar\n")
+@example(data=b"foo\vbar\n")
+@example(data=b"foo\x0cbar\n")
+@example(data=b"foo\x1cbar\n")
+@example(data=b"ran 1\r\n")
 @example(data=b"z = ab.\xff\x00RANK 7\nOuT oF mEmOrY\n")
 @example(data=b"x\nend\n\n")
 def test_means_re_search_on_each_line(compiled: patterns.PatternSet, data: bytes) -> None:
