@@ -19,7 +19,7 @@ from collector.model import LogLine
 UNNAMED = "(unnamed)"
 """Group of lines that name none, where the printed rank is the global rank: in practice the default group."""
 FINGERPRINT = "(fingerprint)"
-"""Group of the DETAIL wrapper's statements: each rank's collective at one common point, whatever its sequence number."""
+"""Group of the DETAIL wrapper's statements: each rank's collective at one common point, whatever its number."""
 
 _TOP_NAMES = ("default_pg", "0")
 
@@ -31,26 +31,32 @@ def patterns() -> dict[str, re.Pattern[str]]:
 
 
 def counters(lines: Sequence[LogLine]) -> list[dict[str, Any]]:
-    """Rows of the `collectives` table stated by `lines`, in reading order; `seq` is null in rows that hold counters only.
+    """Rows of the `collectives` table stated by `lines`; `seq` and `op` are null in rows that hold counters only.
 
-    A timed-out collective is `scheduled` from `at_lo`, the time of the report minus the time it ran; `at_hi` is the time
-    of the report. A rank's repeated statements of one fact give one row.
+    A timed-out collective is `scheduled` from `at_lo`, the time of the report minus the time it ran, and last known at
+    `at_hi`, the time of the report. A rank's repeated statements of one fact give one row. Needs no time and no rank
+    prefix; lines that name no rank at all give nothing.
     """
     needles = tuple(lookup("collective_lines")["needles"])
-    rows: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for line in lines:
-        if any(needle in line.text for needle in needles):
-            for row in _of_line(line):
-                key = (row["rank"], row["pg"], row.get("seq"), row.get("op"))
-                if row.get("op") is None:
-                    rows[key] = row  # the last counters count
-                elif key not in rows or (rows[key]["at_lo"] is None and row["at_lo"] is not None):
-                    rows[key] = row  # the first report counts: later ones repeat its duration with a later time
-    named = _name_groups(list(rows.values()))
-    for row in named:
+    stated = (row for line in lines if any(n in line.text for n in needles) for row in _of_line(line))
+    rows = _once(_name_groups(_once(stated)))  # named again: a repetition may name the group that the first did not
+    for row in rows:
         row.pop("at_work", None)
         row.pop("group_rank", None)
-    return named
+    return rows
+
+
+def _once(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row for each fact. The first report of a call counts: later ones repeat its duration with a later time."""
+    kept: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in rows:
+        key = (row["rank"], row["pg"], row.get("seq"), row.get("op"))
+        old = kept.get(key)
+        if old is None or (row.get("op") and old["at_lo"] is None and row["at_lo"] is not None):
+            kept[key] = row
+        elif row.get("last_enqueued") is not None:
+            kept[key] = row  # the last counters count
+    return list(kept.values())
 
 
 def _of_line(line: LogLine) -> Iterable[dict[str, Any]]:

@@ -28,7 +28,10 @@ _MAX_FRAMES = 5
 _MAX_ITEMS = 50_000
 _LIBRARY = re.compile(r"(?:^|/)(?:site|dist)-packages/torch/|(?:^|/)torch/(?:distributed|nn|autograd|utils|_)|^<frozen")
 _NAMED_RANK = re.compile(r"rank[-_.]?(\d+)(?!\d)", re.IGNORECASE)
-_NUMBER_LAST = re.compile(r"(?:^|[-_.])(\d+)(?:\.(?:json|pkl|pickle|bin))?$")
+# A bare number, or one behind a word for dumps: `gpu-node-03` is a host.
+_NUMBER_LAST = re.compile(
+    r"^(?:.*(?:trace|nccl|flight|recorder|dump|fr)[a-z]*[-_.]?)?(\d+)(?:\.(?:json|pkl|pickle|bin))?$", re.IGNORECASE
+)
 _P2P = re.compile(r"\b(send|recv) (\d+)(?:->|<-)(\d+)")
 
 
