@@ -134,7 +134,7 @@ class SignatureSet:
         index = position = 0
         best: dict[str, dict[str, str]] = {}
         for found in self._set.scan(data):
-            if found.start > position or (not hits and not best):
+            if found.start > position:
                 hits += _hits(best, lines, index)
                 best = {}
                 index += data.count(b"\n", position, found.start)
