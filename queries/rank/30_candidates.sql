@@ -34,7 +34,7 @@ SELECT
     bool_or(accuses_rank IS NOT NULL) AS accused,
     count(*) AS copies,
     count(*) FILTER (len(who) = 0) AS nameless,
-    arg_min(id, (CASE WHEN len(who) = 0 THEN 1 ELSE 0 END, coalesce(seq, 1 << 40), id)) AS first_id,
+    arg_min(id, (CASE WHEN len(who) = 0 THEN 1 ELSE 0 END, coalesce(seq, 1099511627776), id)) AS first_id,
     list(id) AS ids
 FROM named
 GROUP BY incident, failure;

@@ -4,9 +4,9 @@ CREATE OR REPLACE TEMP TABLE collateral AS
 SELECT
     incident,
     signature,
-    list_sort(list_distinct(list(rank) FILTER (rank IS NOT NULL))) AS ranks,
+    coalesce(list_sort(list_distinct(list(rank) FILTER (rank IS NOT NULL))), []) AS ranks,
     count(*) AS copies,
-    arg_min(id, coalesce(seq, 1 << 40)) AS first_id,
+    arg_min(id, coalesce(seq, 1099511627776)) AS first_id,
     any_value(role) AS role
 FROM events
 WHERE role IN ('cascade', 'teardown')
