@@ -67,9 +67,7 @@ def cli() -> None:
     "--signatures", "extra", type=click.Path(exists=True, file_okay=False, path_type=Path), help="More signatures."
 )
 @click.option("-v", "--verbose", is_flag=True, help="Everything: all hypotheses, ranks, timeline, ledger.")
-@click.option(
-    "--width", type=click.IntRange(min=40), help="Columns of the text (default: terminal, at most 100)."
-)
+@click.option("--width", type=click.IntRange(min=40), help="Columns of the text (default: terminal, at most 100).")
 def diagnose(
     paths: Sequence[str],
     as_json: bool,
@@ -80,7 +78,7 @@ def diagnose(
     width: int | None,
 ) -> None:
     """Diagnose a run from what it left: a folder, log files, or - for a log on standard input."""
-    found = run_diagnosis(_roots(paths), control, extra)
+    found = run_diagnosis(roots(paths), control, extra)
     if html is not None:
         page = import_module("analyzers.report.html").render(found)
         _write(html, page)
@@ -107,7 +105,7 @@ def run_diagnosis(root: Any, control: Path | None = None, extra: Path | None = N
         raise click.UsageError(f"cannot read {error.filename or 'the input'}: {error.strerror or error}") from error
 
 
-def _roots(paths: Sequence[str]) -> Path | list[Path] | BinaryIO:
+def roots(paths: Sequence[str]) -> Path | list[Path] | BinaryIO:
     """The argument as something to read. A path that is missing, unreadable or empty is a usage error in words."""
     if list(paths) == ["-"]:
         if sys.stdin.isatty():
