@@ -8,6 +8,7 @@ opened again, lazily, by whoever reads the artifact.
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 import time
 from collections import deque
@@ -20,7 +21,7 @@ from collector import checkpoint_names, naming
 from collector.classify import HEAD_BYTES, Kind, classify, never_evidence
 from collector.copies import MAX_COMPARED, Text, find_copies
 from collector.model import Artifact, ArtifactKind, Budget, LedgerEntry, Origin, Outcome, RunRef
-from collector.opening import RegularFile, compression, content, open_file, opener
+from collector.opening import RegularFile, compression, content, file_type, open_file, opener
 from collector.walking import Found, shown, walk
 
 _SMALL = 4096
@@ -35,11 +36,11 @@ _Answer = Artifact | LedgerEntry
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file of one root, with the name to show for it."""
+    """A file below one folder, with the name to show for it."""
 
     root: Path
     parts: tuple[str, ...]
-    """Below the root; empty where the root is the file."""
+    """Below the root."""
     path: str
     size: int
     modified: float
@@ -101,7 +102,7 @@ class LogDir:
                     left -= 1
                     if found.identity in seen and found.identity != (0, 0):
                         first = seen[found.identity]
-                        yield self._row(found, Outcome.REFUSED, f"copy of {first} (the same file)")
+                        yield self._row(found, Outcome.COLLECTED, f"copy of {first} (the same file)")
                         continue
                     seen[found.identity] = found.path
                 yield found
@@ -137,7 +138,7 @@ class LogDir:
         for one in judged:
             if one.file.path in copies:
                 detail = f"copy of {copies[one.file.path]}"
-                artifacts.append(self._row(one.file, Outcome.REFUSED, detail, one.kind))
+                artifacts.append(self._row(one.file, Outcome.COLLECTED, detail, one.kind))
             else:
                 artifacts.append(_artifact(one, names[one.file.path]))
                 artifacts.extend(self._damage(one, deadline))
@@ -221,7 +222,7 @@ class LogDir:
             for group in checkpoint_names.group(inside, read_small):
                 members = [inside[parts] for parts in (*group.members, *group.trackers)]
                 used.update(member.path for member in members)
-                artifacts.append(_checkpoint(root, group, members, inside))
+                artifacts.append(_checkpoint(group, members))
         return artifacts, used
 
 
@@ -231,29 +232,30 @@ def _known_to_readers(file: _File) -> bool:
 
 
 def _below(root: Path, source: str, left: int, several: bool) -> Iterator[_File | LedgerEntry]:
-    """The files of one root: itself, or what is below it."""
-    label = (shown((root.name or str(root),)),)
+    """The files of one root: itself, or what is below it. Of several roots each keeps its name in front."""
+    label = shown((str(root) if several else root.name or str(root),))
     try:
         # what the user names is taken at its word: a link there is followed, once
         real = root.resolve(strict=True)
         status = real.stat()
-    except (OSError, RuntimeError) as error:
-        yield LedgerEntry(source, label[0], Outcome.UNREACHABLE, detail=f"it is not there: {error}")
+    except (OSError, RuntimeError, ValueError) as error:
+        yield LedgerEntry(source, label, Outcome.UNREACHABLE, detail=f"it is not there: {error}")
         return
-    if not real.is_dir():
-        if not real.is_file():
-            yield LedgerEntry(source, label[0], Outcome.REFUSED, detail="only regular files and folders are read")
-            return
-        yield _File(real, (), label[0], status.st_size, status.st_mtime, (status.st_dev, status.st_ino))
+    if not stat.S_ISDIR(status.st_mode):
+        if stat.S_ISREG(status.st_mode):
+            identity = (status.st_dev, status.st_ino)
+            yield _File(real.parent, (real.name,), label, status.st_size, status.st_mtime, identity)
+        else:
+            detail = f"{file_type(status.st_mode)}; only regular files and folders are read"
+            yield LedgerEntry(source, label, Outcome.REFUSED, detail=detail)
         return
-    before = label if several else ()
+    before = (label,) if several else ()
     for found in walk(real, source, left):
         if isinstance(found, Found):
-            yield _File(
-                real, found.parts, shown((*before, *found.parts)), found.size, found.modified, found.identity
-            )  # fmt: skip
+            path = "/".join((*before, shown(found.parts)))
+            yield _File(real, found.parts, path, found.size, found.modified, found.identity)
         else:
-            yield replace(found, path="/".join((*before, found.path))) if before else found
+            yield replace(found, path="/".join((*before, found.path)))
 
 
 def _consoles(judged: list[_Judged], names: dict[str, naming.Name]) -> list[Text]:
@@ -270,18 +272,20 @@ def _artifact(one: _Judged, name: naming.Name) -> Artifact:
     return Artifact(one.kind, file.path, name.origin, file.size, file.open(), file.modified)
 
 
-def _checkpoint(
-    root: Path, group: checkpoint_names.Group, members: list[_File], inside: dict[tuple[str, ...], _File]
-) -> Artifact:
-    some = next(iter(inside.values()))
+def _checkpoint(group: checkpoint_names.Group, members: list[_File]) -> Artifact:
+    one = members[0]
     # what stands in front of the parts of every file of this root
-    before = some.path[: len(some.path) - len(shown(some.parts))] if some.parts else ""
-    path = before + (shown(group.path) or ".") if some.parts else some.path
-    size = sum(member.size for member in members)
-    modified = max((member.modified for member in members), default=None)
-    absolute = tuple(member.absolute for member in members)
-    first = members[0].open() if members else opener(root, group.path)
-    return Artifact(ArtifactKind.CHECKPOINT, path, Origin(), size, first, modified, absolute)
+    before = one.path[: len(one.path) - len(shown(one.parts))]
+    path = one.path if group.path == one.parts else before + shown(group.path)
+    return Artifact(
+        ArtifactKind.CHECKPOINT,
+        path or ".",
+        Origin(),
+        sum(member.size for member in members),
+        one.open(),
+        max(member.modified for member in members),
+        tuple(member.absolute for member in members),
+    )
 
 
 def _read_through(stored: RegularFile, deadline: float) -> tuple[int, str | None]:
