@@ -13,6 +13,7 @@ import json
 import os
 import pickletools
 import zipfile
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -204,21 +205,13 @@ def dcp_extents(metadata: bytes) -> dict[str, int]:
     Its storage_data maps every tensor to a _StorageInfo with relative_path, offset and length. Empty if none is found.
     """
     ends: dict[str, int] = {}
-    fields: dict[str, str | int] = {}
-    key: str | int | None = None
+    window: deque[str | int] = deque(maxlen=6)
     for value in pickled_values(metadata):
-        if key in ("relative_path", "offset", "length"):
-            fields[str(key)] = value
-            key = None
-            if len(fields) == 3:
-                name, offset, length = fields["relative_path"], fields["offset"], fields["length"]
-                if isinstance(name, str) and isinstance(offset, int) and isinstance(length, int):
-                    ends[name] = max(ends.get(name, 0), offset + length)
-                fields = {}
-        else:
-            key = value
-            if key == "relative_path":
-                fields = {}
+        window.append(value)
+        if len(window) == 6 and (window[0], window[2], window[4]) == ("relative_path", "offset", "length"):
+            name, offset, length = window[1], window[3], window[5]
+            if isinstance(name, str) and isinstance(offset, int) and isinstance(length, int):
+                ends[name] = max(ends.get(name, 0), offset + length)
     return ends
 
 

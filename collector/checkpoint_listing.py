@@ -62,3 +62,10 @@ def _seconds(found: dict[str, str | None]) -> float | None:
     except ValueError:
         return None
     return stamp.astimezone(UTC).timestamp()
+
+
+def hides_dot_files(text: str) -> bool:
+    """True if `text` is that of `ls -l` without `-a`: then a missing dot file proves nothing."""
+    lines = [match["path"] for line in text.splitlines() if (match := _LS.match(line))]
+    shows = re.search(r"^d[rwxsStT-]{9}.*\s\.\.?$", text, re.MULTILINE)
+    return bool(lines) and not shows and not any(path.rpartition("/")[2].startswith(".") for path in lines)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -87,8 +87,10 @@ def read_whole(absolute: str, limit: int) -> bytes | None:
         return None
 
 
-def facts(path: str, files: Sequence[File], trackers: Sequence[str]) -> Iterator[Fact]:
-    """What every rule says of the checkpoint at `path`; never empty. `trackers` are those beside it that name it."""
+def facts(path: str, files: Sequence[File], trackers: Sequence[str], hidden: bool = False) -> Iterator[Fact]:
+    """What every rule says of the checkpoint at `path`; never empty. `trackers` are those beside it that name it;
+    `hidden` says that files whose names begin with a dot could not be seen.
+    """
     last = PurePosixPath(path).name
     if not files:
         who = f"`{trackers[0]}` names {last}, but " if trackers else ""
@@ -99,7 +101,7 @@ def facts(path: str, files: Sequence[File], trackers: Sequence[str]) -> Iterator
         yield Fact("partial", f"{last} is the name of an unfinished save")
     yield from _temporary(files)
     yield from _inner_tracker(files)
-    yield from _dcp(files)
+    yield from _dcp(files, hidden)
     yield from _deepspeed(files)
     yield from _megatron(files)
     yield from _of_total(files)
@@ -109,9 +111,9 @@ def facts(path: str, files: Sequence[File], trackers: Sequence[str]) -> Iterator
     yield from _structure(files)
     if only_listed:
         yield from _uneven(files)
-        yield Fact("unknown", f"only a listing of its {len(files)} files is here; no name is missing")
+        yield Fact("unknown", "only its listing is here; no name is missing")
     else:
-        yield Fact("complete", f"{len(files)} files, each whole by its own format")
+        yield Fact("complete", "every file is whole by its own format")
 
 
 def _temporary(files: Sequence[File]) -> Iterator[Fact]:
@@ -132,7 +134,7 @@ def _inner_tracker(files: Sequence[File]) -> Iterator[Fact]:
                 yield Fact("partial", f"`{file.name}` in it names {tag}, but that folder is not there")
 
 
-def _dcp(files: Sequence[File]) -> Iterator[Fact]:
+def _dcp(files: Sequence[File], hidden: bool) -> Iterator[Fact]:
     """torch.distributed.checkpoint: `.metadata` is written last, by one rank, and names every file."""
     folders: dict[str, list[File]] = {}
     for file in files:
@@ -143,6 +145,9 @@ def _dcp(files: Sequence[File]) -> Iterator[Fact]:
         shards = [name for name in sizes if name != ".metadata"]
         where = f"{folder}/" if folder else ""
         metadata = next((file for file in inside if file.last == ".metadata"), None)
+        if metadata is None and hidden:
+            yield Fact("unknown", "its listing does not show names that begin with a dot", None, len(shards))
+            continue
         if metadata is None:
             yield Fact("partial", f"{where}.metadata is missing: it is written last, so the save did not finish",
                        None, len(shards))  # fmt: skip
@@ -339,3 +344,19 @@ def _uneven(files: Sequence[File]) -> Iterator[Fact]:
             yield Fact(
                 "unknown", f"{small[0].name} has {small[0].size} bytes, its siblings {usual} each: probably cut off"
             )
+
+
+def smaller_than_elsewhere(checkpoints: Mapping[str, Sequence[File]]) -> dict[str, str]:
+    """Path -> why a listed checkpoint was probably cut off: one file is much smaller than in all the other steps."""
+    sizes: dict[str, list[int]] = {}
+    for files in checkpoints.values():
+        for file in files:
+            sizes.setdefault(file.name, []).append(file.size)
+    suspects: dict[str, str] = {}
+    for path, files in checkpoints.items():
+        for file in files:
+            usual = sorted(sizes[file.name])[len(sizes[file.name]) // 2]
+            same = sizes[file.name].count(usual)
+            if len(sizes[file.name]) >= 3 and same == len(sizes[file.name]) - 1 and file.size < 0.9 * usual:
+                suspects[path] = f"{file.name} has {file.size} bytes, in the other steps {usual}: probably cut off"
+    return suspects

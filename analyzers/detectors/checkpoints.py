@@ -16,6 +16,7 @@ from typing import Any
 from analyzers.case import Case, Observation
 from collector.data import lookup
 from collector.model import LogLine
+from collector.readers.checkpoint import from_listing
 from collector.readers.tracebacks import PyException
 
 _BAD = {"partial": "checkpoint/incomplete", "corrupt": "checkpoint/corrupt"}
@@ -56,7 +57,7 @@ def _first_of_each(failures: Iterable[PyException]) -> list[PyException]:
 def distinct(rows: Sequence[Row]) -> list[Row]:
     """Rows without those that a listing repeats: of two rows for one place the one that saw the files stays."""
     kept: list[Row] = []
-    for row in sorted(rows, key=lambda row: "(by " in str(row.get("why"))):
+    for row in sorted(rows, key=from_listing):
         path = _parts(row)
         same = [
             other

@@ -8,16 +8,17 @@ are put in order; `collector.checkpoint_rules` judges them.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
 from collector import checkpoint_names as names
-from collector.checkpoint_listing import Listed, parse_listing
-from collector.checkpoint_rules import MP_FOLDER, STATUSES, File, facts, read_json, read_whole
+from collector.checkpoint_listing import Listed, hides_dot_files, parse_listing
+from collector.checkpoint_rules import MP_FOLDER, STATUSES, File, facts, read_json, read_whole, smaller_than_elsewhere
 from collector.model import Artifact
 
 _MAX_LISTING = 8 << 20
+_LISTED = " (listed in "
 
 
 def read(artifact: Artifact) -> list[dict[str, Any]]:
@@ -64,8 +65,10 @@ def _base(members: Sequence[str], last: str) -> str | None:
     return folder.rstrip("/") + "/"
 
 
-def _row(path: str, files: Sequence[File], trackers: Sequence[str], modified: float | None) -> dict[str, Any]:
-    found = list(facts(path, files, trackers))
+def _row(
+    path: str, files: Sequence[File], trackers: Sequence[str], modified: float | None, hidden: bool = False
+) -> dict[str, Any]:
+    found = list(facts(path, files, trackers, hidden))
     worst = max(found, key=lambda fact: STATUSES.index(fact.status))
     counted = next((fact for fact in found if fact.expected is not None), None)
     times = [file.modified for file in files if file.modified is not None]
@@ -106,6 +109,11 @@ def _step(path: str, files: Sequence[File]) -> int | None:
     return names.step_of(path)
 
 
+def from_listing(row: Mapping[str, Any]) -> bool:
+    """True for a row that only a listing supports; the row of the files themselves knows more of the same place."""
+    return _LISTED in str(row.get("why"))
+
+
 def _listed(artifact: Artifact) -> Iterator[dict[str, Any]]:
     try:
         with artifact.open() as stream:
@@ -113,10 +121,16 @@ def _listed(artifact: Artifact) -> Iterator[dict[str, Any]]:
     except (OSError, ValueError):
         return
     listed: dict[names.Parts, Listed] = {entry.parts: entry for entry in parse_listing(text)}
+    checkpoints: dict[str, list[File]] = {}
     for group in names.group(listed, lambda parts: None):
-        files = [
+        checkpoints["/".join(group.path)] = [
             File("/".join(parts[len(group.path) :]) or parts[-1], listed[parts].size, listed[parts].modified, None)
             for parts in group.members
         ]
-        row = _row("/".join(group.path), files, [], None)
-        yield {**row, "why": f"{row['why']} (by {artifact.path})"}
+    hidden = hides_dot_files(text)
+    cut = smaller_than_elsewhere(checkpoints)
+    for path, files in checkpoints.items():
+        row = _row(path, files, [], None, hidden)
+        if row["status"] == "unknown" and path in cut:
+            row["why"] = cut[path]
+        yield {**row, "why": f"{row['why']}{_LISTED}{artifact.path})"}
