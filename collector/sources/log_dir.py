@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from collector import checkpoint_names, naming
+from collector import checkpoint_names, naming, piped
 from collector.classify import HEAD_BYTES, Kind, classify, never_evidence
 from collector.copies import MAX_COMPARED, Text, find_copies
 from collector.model import Artifact, ArtifactKind, Budget, LedgerEntry, Origin, Outcome, RunRef
@@ -27,10 +25,6 @@ from collector.walking import Found, shown, walk
 _SMALL = 4096
 _COUNTED = 64 << 20
 _COUNTING_SECONDS = 10.0
-STDIN_HEAD = 1 << 30
-STDIN_TAIL = 16 << 20
-"""Of standard input the first GiB and the last 16 MiB are kept."""
-
 _Answer = Artifact | LedgerEntry
 
 
@@ -81,7 +75,7 @@ class LogDir:
     def collect(self, run: RunRef, budget: Budget) -> Iterator[_Answer]:
         """Artifacts, sorted by path, and a ledger row for whatever was not taken. Raises nothing."""
         if self._stream is not None:
-            yield from _standard_input(self.name, self._stream, budget)
+            yield from piped.collect(self.name, self._stream, budget)
             return
         deadline = time.monotonic() + budget.seconds
         files: list[_File] = []
@@ -297,45 +291,3 @@ def _read_through(stored: RegularFile, deadline: float) -> tuple[int, str | None
         if time.monotonic() > deadline:
             return seen, None
     return seen, stream.raw.note  # type: ignore[attr-defined]
-
-
-def _standard_input(source: str, stream: BinaryIO, budget: Budget) -> Iterator[_Answer]:
-    """Spool the stream; head and tail of a very long one are kept."""
-    spool = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the artifact's `open`
-    tail: deque[bytes] = deque()
-    seen = kept = held = 0
-    head_cap = min(STDIN_HEAD, budget.bytes)
-    while block := stream.read(1 << 20):
-        seen += len(block)
-        room = head_cap - kept
-        if room > 0:
-            kept += spool.write(block[:room])
-            block = block[room:]
-        if block:
-            tail.append(block)
-            held += len(block)
-            while held - len(tail[0]) >= STDIN_TAIL:
-                held -= len(tail.popleft())
-    for block in tail:
-        spool.write(block)
-    spool.flush()
-    dropped = seen - kept - held
-    if dropped > 0:
-        yield LedgerEntry(source, "-", Outcome.TRUNCATED, bytes_seen=seen, bytes_kept=kept + held, dropped_from=kept,
-                          dropped_to=kept + dropped, detail="the middle of a very long input was dropped")  # fmt: skip
-
-    def open_spool() -> BinaryIO:
-        return content(RegularFile(spool.fileno(), kept + held, owns=False))
-
-    if not seen:
-        yield LedgerEntry(source, "-", Outcome.EMPTY, detail="0 bytes")
-        return
-    with open_spool() as opened:
-        kind = classify("-", opened.read(HEAD_BYTES))
-    # whoever pipes text in wants it read as a log unless it is something known
-    taken = kind.kind or (None if kind.outcome is Outcome.REFUSED else ArtifactKind.RANK_LOG)
-    if taken is None:
-        yield LedgerEntry(source, "-", Outcome.REFUSED, bytes_seen=seen, detail=kind.detail)
-        return
-    origin = Origin(stream="console") if taken is ArtifactKind.RANK_LOG else Origin()
-    yield Artifact(taken, "-", origin, seen, open_spool)
