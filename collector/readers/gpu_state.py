@@ -40,11 +40,14 @@ def read(artifact: Artifact) -> list[dict[str, Any]]:
     for reader in _READERS:
         found = list(reader(text))
         if found:
-            return [_row(artifact, gpu) for gpu in found]
+            attached = _whole(found[0].fields.get("attached"))
+            whole = not attached or len(found) % attached == 0
+            return [_row(artifact, gpu, whole) for gpu in found]
     return []
 
 
-def _row(artifact: Artifact, gpu: Gpu) -> dict[str, Any]:
+def _row(artifact: Artifact, gpu: Gpu, whole: bool) -> dict[str, Any]:
+    """`whole` is False where some GPUs of the node are not in the file (`-i`): a place in it is then no index."""
     fields = gpu.fields
     counters = ("ecc_volatile_uncorrected", "ecc_aggregate_uncorrected")
     return {
@@ -54,7 +57,7 @@ def _row(artifact: Artifact, gpu: Gpu) -> dict[str, Any]:
         "path": artifact.path,
         "line": gpu.line,
         "offset": None,
-        "index": _whole(fields.get("index")),
+        "index": _whole(fields.get("index")) if whole else None,
         "uuid": _words(fields.get("uuid")),
         "serial": _words(fields.get("serial")),
         "pci": pci_address(fields.get("pci")) or _words(fields.get("pci")),

@@ -6,11 +6,10 @@ import csv
 import re
 from collections.abc import Iterator, Mapping
 
-from collector.readers.gpu_state_tree import Gpu, from_tree
+from collector.readers.gpu_state_tree import SHARED, Gpu, from_tree
 
 _GPU_HEADER = re.compile(r"GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)\s*$")
 _PAIR = re.compile(r"^(\s*)(\S.*?)\s*(?: : (.*)|:)?$")
-_SHARED = {"timestamp": "timestamp", "driver_version": "driver"}
 
 
 def read_query(text: str) -> Iterator[Gpu]:
@@ -39,7 +38,7 @@ def read_query(text: str) -> Iterator[Gpu]:
             if value is None:
                 stack.append((indent, name))
             elif opened is None:
-                shared.update({_SHARED[name]: value} if name in _SHARED else {})
+                shared.update({SHARED[name]: value} if name in SHARED else {})
             else:
                 # `HW Slowdown` has a value and lines below it: those then belong to the section around it
                 tree.setdefault(path, value.strip())

@@ -21,6 +21,9 @@ class Gpu:
     error: str | None = None
 
 
+SHARED = {"timestamp": "timestamp", "driver_version": "driver", "attached_gpus": "attached"}
+"""What a file says once about all its GPUs."""
+
 # Where a field may lie: paths of names from the GPU down. The first that has a value counts.
 _PATHS: dict[str, tuple[str, ...]] = {
     "uuid": ("uuid", "gpu_uuid"),
@@ -150,8 +153,8 @@ def _document(document: str, lines_above: int) -> Iterator[Gpu]:
     index = 0
     parser.feed(document)
     for element in _events(parser):
-        if element.tag in ("timestamp", "driver_version"):
-            shared["driver" if element.tag == "driver_version" else "timestamp"] = element.text or ""
+        if element.tag in SHARED:
+            shared[SHARED[element.tag]] = element.text or ""
         elif element.tag == "gpu":
             tree = dict(_leaves(element, ""))
             tree.setdefault("pci/pci_bus_id", element.get("id") or "")
@@ -260,4 +263,4 @@ def _amd(entry: Mapping[str, Any]) -> Gpu:
     return Gpu(fields)
 
 
-__all__ = ["Gpu", "active_reasons", "from_tree", "read_json", "read_xml"]
+__all__ = ["SHARED", "Gpu", "active_reasons", "from_tree", "read_json", "read_xml"]

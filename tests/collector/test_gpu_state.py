@@ -128,6 +128,12 @@ def test_xml_that_was_cut_off_gives_its_whole_gpus() -> None:
     assert [row["uuid"] for row in read(text[: text.index("GPU-3b")])] == ["GPU-19"]
 
 
+def test_a_place_among_some_gpus_of_a_node_is_no_index() -> None:
+    some = xml(hopper()).replace("<attached_gpus>1<", "<attached_gpus>8<")
+    assert [row["index"] for row in read(some)] == [None]
+    assert [row["index"] for row in read(QUERY.replace(": 2\nGPU", ": 8\nGPU"))] == [None, None]
+
+
 def test_several_runs_in_one_file() -> None:
     text = xml(hopper()) + xml(hopper("3b"))
     rows = read(text)
@@ -304,7 +310,8 @@ def test_the_table_old_and_new() -> None:
     wide = TABLE.replace("|   0  Tesla V100S-PCI...  Off  |", "|   0  NVIDIA H100 80GB HBM3          On  |").replace(
         "Driver Version: 450.51.05", "Driver Version: 550.54.15     "
     )
-    assert [(row["model"], row["driver"]) for row in read(wide)][0] == ("NVIDIA H100 80GB HBM3", "550.54.15")
+    (first, _) = read(wide)
+    assert (first["model"], first["driver"]) == ("NVIDIA H100 80GB HBM3", "550.54.15")
 
 
 @pytest.mark.parametrize(
