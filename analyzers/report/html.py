@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from analyzers.report import lanes, wording
 from analyzers.report import view as views
-from analyzers.report.plain import inline, shorten
-from analyzers.report.view import Cite, Event, View
+from analyzers.report.plain import cut, inline, shorten
+from analyzers.report.view import Cite, Echo, Event, View
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -46,14 +46,13 @@ def render(diagnosis: Mapping[str, Any]) -> str:
         headline=_capital(wording.headline(view)),
         facts=_facts(view),
         reasons=mine,
-        excerpts=_excerpts(verdict.evidence, hints),
+        excerpts=_excerpts(wording.proof(view), hints),
         difference=_excerpts([view.difference], hints) if view.difference else [],
         settle=(verdict.missing or wording.to_settle(view)) if undetermined else verdict.missing,
         undetermined=undetermined,
         chart=lanes.chart(view),
         events=_events(view),
-        echoes=[(echo, wording.because(view, echo), shorten(inline(echo.evidence.text), 240, echo.title))
-                for echo in wording.echoes(view)],
+        echoes=[_echo(view, echo) for echo in wording.echoes(view)],
         rivals=wording.possible(view) if undetermined else wording.competing(view),
         excluded=wording.excluded(view) if undetermined else [],
         fates=wording.fates(view.ranks),
@@ -130,9 +129,22 @@ def _event(group: Sequence[Event], view: View) -> dict[str, str]:
         "when": when,
         "who": wording.ranks(named, view.world_size) or first.node or "job",
         "role": first.role,
-        "what": first.title or first.signature or shorten(inline(first.cite.text), 160),
+        "what": first.title or first.signature or cut(inline(first.cite.text), 160),
         "where": first.cite.where,
         "text": shorten(inline(first.cite.text), 240, first.title),
+    }
+
+
+def _echo(view: View, echo: Echo) -> dict[str, str]:
+    """A row of the table of echoes."""
+    often = echo.count is not None and echo.count > max(len(echo.ranks), 1)
+    return {
+        "who": wording.ranks(echo.ranks, view.world_size) or "no rank",
+        "what": cut(echo.title or echo.signature or "unnamed", 160),
+        "often": f"{echo.count:,} times" if often else "",
+        "text": shorten(inline(echo.evidence.text), 240, echo.title),
+        "where": echo.evidence.where,
+        "because": wording.because(view, echo) or "—",
     }
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from analyzers.report import wording
-from analyzers.report.plain import cells, inline, shorten
+from analyzers.report.plain import cells, cut, inline, shorten
 from analyzers.report.view import Event, RankEnd, View
 
 WIDTH = 1000
@@ -243,8 +243,8 @@ def _lane(
 ) -> Lane:
     seen = [place(row.last_at) for row in rows if row.last_at]
     lane = Lane(
-        label=shorten(label, 32),
-        sub=shorten(sub, 34),
+        label=cut(label, 32),
+        sub=cut(sub, 34),
         state=state,
         y=TOP + LANE * (index + 0.5),
         alive=min(seen, default=None),
@@ -264,7 +264,7 @@ def _marks(events: Iterable[Event], at: Callable[[Event], float]) -> list[Mark]:
     for (role, _), group in same.items():
         spots = [at(event) for event in group]
         first = group[spots.index(min(spots))]
-        name = shorten(first.title or first.signature or inline(first.cite.text) or role, 60)
+        name = cut(first.title or first.signature or inline(first.cite.text) or role, 60)
         when = f"{first.at:%H:%M:%S.%f}"[:-3] + " UTC" if first.at else "no time"
         told = shorten(inline(first.cite.text), 300, name)
         often = f", {len(group):,} times" if len(group) > 1 else ""
@@ -296,4 +296,4 @@ def _label(mark: Mark, before: Mark | None, after: Mark | None) -> None:
     mark.leftwards = right < wanted and left > right
     chars = int(max(left, right) / _CHAR if mark.leftwards else right / _CHAR)
     if mark.role != "context" and chars >= min(8, cells(mark.name)):
-        mark.label = shorten(mark.name, chars, mark.name)
+        mark.label = cut(mark.name, chars)

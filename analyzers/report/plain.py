@@ -93,6 +93,11 @@ def _fits(line: str, width: int) -> int:
     return len(line)
 
 
+def cut(text: str, room: int) -> str:
+    """`text` in at most `room` characters, cut at its end, for titles: they say the most important first."""
+    return text if len(text) <= room else text[: max(room - 1, 0)].rstrip() + _ELLIPSIS
+
+
 def shorten(text: str, room: int, hints: str = "") -> str:
     """`text` in at most `room` characters, cut to the part that shares most words with `hints`; … marks a cut.
 

@@ -13,13 +13,14 @@ from typing import Any
 
 from analyzers.report import view as views
 from analyzers.report import wording
-from analyzers.report.plain import cells, inline, shorten, wrap
+from analyzers.report.plain import cells, cut, inline, shorten, wrap
 from analyzers.report.view import Candidate, Cite, View
 
 _LABEL = 11  # columns of the label column: the longest label and a space or two
 _NARROWEST = 40
 _QUOTE_LINES = 3  # screen lines that a quoted line may fill unless verbose
 _ONE_LINE = 200
+_TITLE = 110  # characters of an echo's title unless verbose
 _BOLD, _DIM = "1", "2"
 _COLORS = {"no_failure": "1;32", "undetermined": "1;33", "suspected": "1;33"}
 _FAILED = "1;31"
@@ -112,7 +113,8 @@ def _verdict(page: _Page, view: View) -> None:
     style = _COLORS.get(verdict.status, _FAILED)
     page.lines[start:] = [page.paint(line, style) for line in page.lines[start:]]
     page.lines.append("")
-    shown = verdict.evidence if page.verbose else verdict.evidence[:3]
+    proof = wording.proof(view)
+    shown = proof if page.verbose else proof[:3]
     for cite in shown:
         page.quote(cite, "  ", f"{verdict.title} {verdict.why}")
     if shown:
@@ -176,7 +178,8 @@ def _echoes(page: _Page, view: View) -> None:
     said = []
     for echo in wording.echoes(view):
         who = wording.ranks(echo.ranks, view.world_size)
-        what = shorten(inline(echo.title or echo.evidence.text or echo.signature), 160, view.verdict.title)
+        what = echo.title or echo.signature or inline(echo.evidence.text)
+        what = what if page.verbose else cut(what, _TITLE)
         times = f" ({echo.count:,} times)" if echo.count is not None and echo.count > max(len(echo.ranks), 1) else ""
         because = wording.because(view, echo)
         line = (f"{who}: " if who else "") + what + times + (f" ← {because}" if because else "")
@@ -206,7 +209,7 @@ def _timeline(page: _Page, view: View) -> None:
     for event in view.timeline:
         at = f"{event.at:%H:%M:%S}" if event.at else "no time "
         who = f"rank {event.rank}" if event.rank is not None else event.node or "job"
-        what = event.title or event.signature or shorten(inline(event.cite.text), 120)
+        what = event.title or event.signature or cut(inline(event.cite.text), _TITLE)
         said.append(f"{at} {who}: {what} [{event.role}]" + (f" {event.cite.where}" if event.cite.where else ""))
     page.row("Timeline", said, hang=9)
 

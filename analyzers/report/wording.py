@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from analyzers.report.plain import shorten
-from analyzers.report.view import Candidate, Echo, RankEnd, Verdict, View
+from analyzers.report.plain import cut
+from analyzers.report.view import Candidate, Cite, Echo, RankEnd, Verdict, View
 
 SURENESS = {
     "established": "the evidence proves it",
@@ -19,6 +19,7 @@ SURENESS = {
 """What each status promises, in words."""
 
 _HEADLINE = 300  # characters of a title in the headline; titles are sentences, this only stops a runaway
+_FINE = ("", "collected", "not_configured")  # outcomes of the ledger that leave nothing to explain
 _CAUSES = {"gpu": "GPU", "fabric": "network fabric", "user_code": "user code"}
 _STATES = {
     "initiated": "failed first",
@@ -62,7 +63,7 @@ def ranks(numbers: Sequence[int], world_size: int | None = None, limit: int = 12
     if len(chosen) == 1:
         return f"rank {chosen[0]}"
     if world_size == len(chosen):
-        return f"all {world_size:,} ranks"
+        return f"all {world_size:,} ranks" if world_size > 2 else "both ranks"
     parts = spans(chosen)
     if len(parts) > limit:
         return f"{len(chosen):,} ranks ({', '.join(parts[:limit])}, …)"
@@ -107,18 +108,27 @@ def headline(view: View) -> str:
     said_status = f"{verdict.status.replace('_', ' ')}: "
     if title.lower().startswith(said_status):  # the status stands before the headline: not twice
         title = title[len(said_status) :]
-    title = shorten(title, _HEADLINE)
+    title = cut(title, _HEADLINE)
     if verdict.status == "no_failure":
         return title or "the run ended well or is still making progress"
     if verdict.status == "undetermined":
         return title or "what failed first is not known"
     how = {"supported": "most likely ", "suspected": "possibly "}.get(verdict.status, "")
+    if title.lower().startswith(f"{culprit(verdict).lower()} "):  # the title names the subject itself: not twice
+        return f"{how}first: {title}"
     together = " together" if len(verdict.ranks) > 1 and verdict.scope == "rank" else ""
     who = subject(verdict, view.world_size)
     said = f"{who} {how}failed first{together}"
     if verdict.scope == "job":
         said = f"{who} {how}failed" + (" together" if len(verdict.ranks) > 1 else "")
     return f"{said}: {title}" if title else said
+
+
+def proof(view: View) -> list[Cite]:
+    """The lines that prove the verdict: its evidence without the lines of echoes, which the echoes show themselves."""
+    echoed = {(echo.evidence.path, echo.evidence.line) for echo in view.echoes if echo.evidence.path}
+    first, rest = view.verdict.evidence[:1], view.verdict.evidence[1:]
+    return [*first, *(cite for cite in rest if (cite.path, cite.line) not in echoed)]
 
 
 def because(view: View, echo: Echo) -> str:
@@ -283,7 +293,7 @@ def ledger(view: View) -> str:
         read.append(size(view.bytes))
     if read:
         said.append(", ".join(read) + (f" read from {view.root}" if view.root else " read"))
-    odd = Counter(row.outcome.replace("_", " ") for row in view.ledger if row.outcome not in ("", "collected"))
+    odd = Counter(row.outcome.replace("_", " ") for row in view.ledger if row.outcome not in _FINE)
     if odd:
         said.append(", ".join(f"{count:,} {outcome}" for outcome, count in odd.most_common()))
     return "; ".join(said)
@@ -294,7 +304,7 @@ def incomplete(view: View) -> list[str]:
     return [
         f"{row.path}: " + ", ".join(filter(None, (row.outcome.replace("_", " "), row.detail)))
         for row in view.ledger
-        if row.outcome not in ("", "collected")
+        if row.outcome not in _FINE
     ]
 
 

@@ -70,6 +70,13 @@ def test_echoes_of_one_kind_are_one_line_with_all_ranks():
     assert "ranks 0, 1: Connection closed by peer ← echo of rank 2" in page
 
 
+def test_a_line_of_an_echo_is_no_proof():
+    diagnosis = EXAMPLES["exception"]()
+    diagnosis["verdict"]["evidence"].append(diagnosis["collateral"][0]["evidence"])
+    page = text.render(diagnosis, verbose=True)
+    assert "stderr.log:31" not in page[: page.index("Cause")] and "stderr.log:22" in page[: page.index("Cause")]
+
+
 def test_the_verdict_is_not_its_own_rival():
     page = text.render(EXAMPLES["exception"]())
     competing = page[page.index("Competing") : page.index("Fix  ")]
@@ -251,12 +258,17 @@ def test_shorten_without_hints_keeps_head_and_tail():
     assert short.startswith("head ") and short.endswith(" tail") and len(short) == 60
 
 
+def test_cut_keeps_the_head():
+    assert plain.cut("a title of five words", 10) == "a title o…" and plain.cut("short", 10) == "short"
+
+
 def test_rank_lists():
     assert wording.ranks([]) == ""
     assert wording.ranks([2]) == "rank 2"
     assert wording.ranks([0, 1, 3, 4, 5, 6, 7]) == "ranks 0, 1, 3-7"
     assert wording.ranks([*range(127), 128]) == "ranks 0-126, 128"
     assert wording.ranks(range(8), 8) == "all 8 ranks"
+    assert wording.ranks([0, 1], 2) == "both ranks"
     assert wording.ranks(range(0, 1024, 2)).startswith("512 ranks (0, 2, 4, ")
 
 
@@ -288,6 +300,9 @@ def test_subjects():
     assert said(status="established", scope="rank", ranks=[2, 5], title="T") == "ranks 2, 5 failed first together: T"
     assert said(status="supported", scope="node", nodes=["n3"], ranks=[4, 5]) == (
         "node n3 (ranks 4, 5) most likely failed first"
+    )
+    assert said(status="supported", scope="node", nodes=["n3"], title="Node n3 fell silent") == (
+        "most likely first: Node n3 fell silent"
     )
     assert said(status="established", scope="launcher", nodes=["n0"], title="port in use") == (
         "the launcher on n0 failed first: port in use"
