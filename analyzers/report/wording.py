@@ -115,7 +115,7 @@ def headline(view: View) -> str:
         return title or "what failed first is not known"
     how = {"supported": "most likely ", "suspected": "possibly "}.get(verdict.status, "")
     if title.lower().startswith(f"{culprit(verdict).lower()} "):  # the title names the subject itself: not twice
-        return f"{how}first: {title}"
+        return f"{how.rstrip()}: {title}" if how else title
     together = " together" if len(verdict.ranks) > 1 and verdict.scope == "rank" else ""
     who = subject(verdict, view.world_size)
     said = f"{who} {how}failed first{together}"

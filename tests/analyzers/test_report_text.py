@@ -302,8 +302,9 @@ def test_subjects():
         "node n3 (ranks 4, 5) most likely failed first"
     )
     assert said(status="supported", scope="node", nodes=["n3"], title="Node n3 fell silent") == (
-        "most likely first: Node n3 fell silent"
+        "most likely: Node n3 fell silent"
     )
+    assert said(status="established", scope="rank", ranks=[1], title="Rank 1 was killed") == "Rank 1 was killed"
     assert said(status="established", scope="launcher", nodes=["n0"], title="port in use") == (
         "the launcher on n0 failed first: port in use"
     )
