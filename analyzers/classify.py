@@ -54,6 +54,12 @@ def pid_ranks(case: Case) -> dict[int, int]:
     return {row["pid"]: row["rank"] for row in case.rows("ranks") if row.get("pid") is not None}
 
 
+def accused_ranks(captures: Mapping[str, str]) -> list[int]:
+    """The ranks that a line blames, from its captures accused_rank or accused_ranks (a list such as `3, 7`)."""
+    text = captures.get("accused_ranks") or captures.get("accused_rank") or ""
+    return [int(part) for part in text.replace(" ", "").split(",") if part.isdigit()]
+
+
 def covered(case: Case) -> set[int]:
     """Indexes of lines that belong to a traceback or its message: hits there are not events of their own."""
     return {index for exception in case.exceptions for index in exception.members}

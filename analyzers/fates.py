@@ -24,8 +24,10 @@ class Fate:
     row: Mapping[str, Any] = field(default_factory=dict)
     """Its row of `ranks`, empty if nothing was seen of it."""
     errors: list[Classified] = field(default_factory=list)
-    hits: list[Hit] = field(default_factory=list)
-    """Known failure lines outside tracebacks."""
+    echoes: list[Hit] = field(default_factory=list)
+    """Known lines outside tracebacks that report a failure elsewhere."""
+    failures: list[Hit] = field(default_factory=list)
+    """Known lines outside tracebacks that state a failure of this rank."""
     ends: list[Mapping[str, Any]] = field(default_factory=list)
     """Rows of `scheduler_events` about its process."""
 
@@ -61,12 +63,14 @@ class Fate:
     @property
     def failed(self) -> bool:
         """True if it printed an error of its own, of whatever role."""
-        return bool(self.errors or self.hits)
+        return bool(self.errors or self.echoes or self.failures)
 
     @property
     def only_echoes(self) -> bool:
         """True if all it printed are echoes of a failure elsewhere."""
-        return self.failed and all(e.role in ("cascade", "teardown", "wrapper") for e in self.errors)
+        return (
+            self.failed and not self.failures and all(e.role in ("cascade", "teardown", "wrapper") for e in self.errors)
+        )
 
 
 def fates(case: Case) -> dict[int, Fate]:
@@ -82,8 +86,11 @@ def fates(case: Case) -> dict[int, Fate]:
     for hit in case.hits:
         role = case.signatures[hit.signature].role
         rank = hit.line.rank if hit.line.rank is not None else pids.get(hit.line.pid or -1)
-        if rank in ranks and hit.index not in inside and role in ("initiating", "cascade"):
-            ranks[rank].hits.append(hit)
+        if rank in ranks and hit.index not in inside:
+            if role == "initiating":
+                ranks[rank].failures.append(hit)
+            elif role == "cascade":
+                ranks[rank].echoes.append(hit)
     for rank, ends in ends_by_rank(case).items():
         if rank in ranks:
             ranks[rank].ends.extend(ends)

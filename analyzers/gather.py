@@ -82,13 +82,13 @@ def _read(evidence: Evidence, artifacts: Sequence[Artifact], budget: Budget, loc
     logs = [a for a in artifacts if a.kind is ArtifactKind.RANK_LOG]
     share = max(budget.lines // max(len(logs), 1), 400)
     for artifact in artifacts:
-        if artifact.kind is ArtifactKind.RANK_LOG:
+        if artifact.kind is ArtifactKind.RANK_LOG or _also_a_log(artifact):
             log = rank_log.read(artifact, share, locate)
             evidence.lines.extend(log.lines)
             evidence.ledger.extend(log.ledger)
             if not log.ledger or log.lines:
                 evidence.ledger.append(_collected(artifact, len(log.lines)))
-        elif artifact.kind is ArtifactKind.ERROR_FILE:
+        if artifact.kind is ArtifactKind.ERROR_FILE:
             evidence.lines.extend(_error_lines(artifact))
             evidence.ledger.append(_collected(artifact, None))
         elif artifact.kind in _READERS:
@@ -100,6 +100,11 @@ def _read(evidence: Evidence, artifacts: Sequence[Artifact], budget: Budget, loc
     evidence.world_size = known.world_size
     evidence.tables["ranks"].extend(known.ranks)
     evidence.tables["scheduler_events"].extend(exits.read(known.lines))
+
+
+def _also_a_log(artifact: Artifact) -> bool:
+    """A rank's own stream that holds a stack is a log too: the line above the stack says why it is there."""
+    return artifact.kind is ArtifactKind.STACK_DUMP and artifact.origin.stream is not None
 
 
 def _rows(module: str, artifact: Artifact, ledger: list[LedgerEntry]) -> list[dict[str, Any]]:

@@ -93,6 +93,9 @@ class Signature(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """Healthy or look-alike lines that must not match."""
     hot: bool = True
     """False for patterns that healthy runs print again and again: known, but not scanned for."""
+    code: bool = False
+    """True if the patterns are meant for source lines that a traceback quotes; other signatures ignore such lines,
+    because code that mentions an error is not the error."""
 
     @property
     def family(self) -> str:
@@ -139,8 +142,10 @@ class SignatureSet:
                 best = {}
                 index += data.count(b"\n", position, found.start)
                 position = found.start
-            captures = self._captures(found.pattern, data[found.start : found.end])
             owner = self._owner[found.pattern]
+            if not self.by_id[owner].code and _is_quoted_code(lines, index):
+                continue
+            captures = self._captures(found.pattern, data[found.start : found.end])
             if owner not in best or len(captures) > len(best[owner]):
                 best[owner] = captures
         return hits + _hits(best, lines, index)
@@ -153,6 +158,14 @@ class SignatureSet:
         if found is None:
             return {}
         return {k: v.decode("utf-8", "replace") for k, v in found.groupdict().items() if v is not None}
+
+
+def _is_quoted_code(lines: Sequence[LogLine], index: int) -> bool:
+    """True for the source line below a traceback's `File "...", line N, in f` (or one that raises by itself)."""
+    text = lines[index].text
+    if not text.startswith("    "):
+        return False
+    return text.lstrip().startswith("raise ") or (index > 0 and lines[index - 1].text.lstrip().startswith('File "'))
 
 
 def _hits(best: dict[str, dict[str, str]], lines: Sequence[LogLine], index: int) -> list[Hit]:

@@ -65,7 +65,7 @@ def _status(case: Case, observations: Sequence[Observation], ranking: Ranking) -
     echoes = [o for o in observations if o.role in ("cascade", "teardown", "wrapper")]
     if not failing and not echoes and _alive_or_done(case):
         return "no_failure"
-    if _ended_well(case) and all(c["strength"] < 3 or c["progressed"] for c in ranking.candidates):
+    if _ended_well(case, observations) and all(c["strength"] < 3 or c["progressed"] for c in ranking.candidates):
         return "no_failure"
     if not ranking.candidates:
         return "undetermined"
@@ -96,17 +96,23 @@ def _alive_or_done(case: Case) -> bool:
     return any(progress_step(line.text) is not None or says_finished(line.text) for line in case.lines[-400:])
 
 
-def _ended_well(case: Case) -> bool:
-    """True if every rank that said anything said that it finished, and no process ended badly."""
-    rows = case.rows("ranks")
-    bad = [e for e in case.rows("scheduler_events") if e.get("signal") or e.get("code")]
-    if bad or any(e.end >= len(case.lines) - 3 for e in case.exceptions):
-        return False
-    if rows:
-        return all(row.get("finished") for row in rows)
+def _ended_well(case: Case, observations: Sequence[Observation]) -> bool:
+    """True if every rank that said anything said at last that it finished, and no process ended badly."""
     from collector.readers.roster import says_finished
 
-    return any(says_finished(line.text) for line in case.lines[-40:])
+    if any(end.get("signal") or end.get("code") for end in case.rows("scheduler_events")):
+        return False
+    ends: dict[tuple[str, int | None], int] = {}
+    for line in case.lines:
+        if says_finished(line.text):
+            ends[(line.path, line.rank)] = line.line
+    for seen in observations:
+        if seen.role in ("initiating", "cascade") and seen.path is not None and seen.line is not None:
+            last = ends.get((seen.path, seen.rank), ends.get((seen.path, None), 0))
+            if seen.line > last:
+                return False
+    rows = case.rows("ranks")
+    return all(row.get("finished") for row in rows) if rows else bool(ends)
 
 
 def _cite(seen: Observation) -> dict[str, Any]:
@@ -234,7 +240,7 @@ def _unnamed(case: Case, observations: Sequence[Observation]) -> dict[str, Any]:
 
 def _no_failure(case: Case, observations: Sequence[Observation]) -> dict[str, Any]:
     steps = [row["step"] for row in case.rows("ranks") if row.get("step") is not None]
-    finished = _ended_well(case)
+    finished = _ended_well(case, observations)
     end = "ended well" if finished else "was still making progress when the evidence was taken"
     last = f" (last step {max(steps)})" if steps else ""
     handled = [o for o in observations if o.detail.get("progressed")]

@@ -119,7 +119,7 @@ def _observation(state: State, finding: Finding, rank: int | None, attempt: int 
 
 
 def _strength(state: State, finding: Finding) -> int:
-    """3: the accused contradicts many peers and nobody is unseen; 1: joint, or unseen ranks could turn it round."""
+    """3: many peers contradict the accused, none unseen; 1: joint, or unseen ranks could turn it round; else 2."""
     if not finding.ranks or finding.kind == "inside":
         return 1
     from_log = finding.call.row.get("line") is not None
@@ -128,7 +128,8 @@ def _strength(state: State, finding: Finding) -> int:
     if not finding.sure:
         return 1
     many = len(finding.others) >= 3 * len(finding.ranks)
-    return 3 if many and not from_log and not finding.unseen else 2
+    vague = finding.kind == "stalled" and not finding.call.firm
+    return 3 if many and not from_log and not vague and not finding.unseen else 2
 
 
 def _detail(finding: Finding) -> dict[str, Any]:
@@ -181,6 +182,8 @@ def _title(finding: Finding) -> str:
                 f"{subject} {verb} in {call.op} with another tensor size or type than {others}"
                 f" (sequence {call.seq} of {finding.group.label})"
             )
+        case "stalled" if own and not own.firm:
+            return f"{subject} stopped at {_where(own)} of {finding.group.label}, while {others} went on"
         case "stalled" if own:
             return f"{subject} did not complete {_where(own)} of {finding.group.label}, which {others} completed"
         case "outside":
@@ -198,7 +201,12 @@ def _title(finding: Finding) -> str:
 def _joint_title(finding: Finding) -> str:
     others, where = _ranks(finding.others), f"{_where(finding.call)} of {finding.group.label}"
     if finding.kind == "deadlock":
-        ways = "; ".join(f"rank {rank} in {_where(call)}" for rank, call in sorted(finding.own.items())[:4])
+        ways = "; ".join(
+            f"rank {rank} in {_where(call)} of group {call.row.get('pg_desc') or ''} {call.row.get('pg')}".replace(
+                "  ", " "
+            )
+            for rank, call in sorted(finding.own.items())[:4]
+        )
         return f"{others[:1].upper() + others[1:]} wait for each other in different process groups: {ways}"
     if finding.kind in ("op-mismatch", "size-mismatch"):
         return f"{others[:1].upper() + others[1:]} disagree about {where}, without a majority"

@@ -15,6 +15,7 @@ from analyzers.classify import covered
 from analyzers.fates import Fate, fates
 from analyzers.templates import Templates
 from collector.model import LogLine
+from collector.readers.times import Clock
 
 _TAIL = 6
 """A telling last message is among the last lines of its rank."""
@@ -25,12 +26,19 @@ _LINES = 400
 def detect(case: Case) -> Iterator[Observation]:
     """Observations divergence/call-site, unique-line, fell-behind (hints: strength 1, one 2)."""
     ranks = fates(case)
-    echoing = [fate for fate in ranks.values() if fate.only_echoes or fate.hits]
-    if len(ranks) < 3 or not echoing:
+    speaking = [fate for fate in ranks.values() if fate.failed]
+    if len(ranks) < 3 or not speaking or not all(fate.only_echoes for fate in speaking):
         return
     yield from _call_site(list(ranks.values()))
     yield from _fell_behind(ranks)
     yield from _unique_line(case, ranks)
+
+
+def _said(line: LogLine) -> str:
+    """What a line says, without the stamp in front of it."""
+    stamp = Clock().parse(line.text)
+    text = line.text[stamp.end :] if stamp else line.text
+    return text.strip(" -|:,[]()")[:100]
 
 
 def _call_site(ranks: list[Fate]) -> Iterator[Observation]:
@@ -102,11 +110,23 @@ def _fell_behind(ranks: dict[int, Fate]) -> Iterator[Observation]:
     )
 
 
+def _first_failure_lines(case: Case) -> dict[int, int]:
+    """Rank -> index of the line before its first failure line: what an abort prints about itself is no divergence."""
+    first: dict[int, int] = {}
+    failing = [(hit.index, hit.line.rank) for hit in case.hits if case.signatures[hit.signature].role != "context"]
+    failing += [(exception.start, exception.line.rank) for exception in case.exceptions]
+    for index, rank in failing:
+        if rank is not None:
+            first[rank] = min(first.get(rank, index), index - 1)
+    return first
+
+
 def _unique_line(case: Case, ranks: dict[int, Fate]) -> Iterator[Observation]:
     inside = covered(case)
+    ends = _first_failure_lines(case)
     own: dict[int, list[LogLine]] = defaultdict(list)
     for index, line in enumerate(case.lines):
-        if line.rank in ranks and index not in inside and line.text.strip():
+        if line.rank in ranks and index not in inside and line.text.strip() and index < ends.get(line.rank, index + 1):
             own[line.rank].append(line)
     if len(own) < 3 or len(own) < len(ranks):
         return
@@ -118,9 +138,10 @@ def _unique_line(case: Case, ranks: dict[int, Fate]) -> Iterator[Observation]:
             owners[template].add(rank)
     suspects = []
     for rank, pairs in seen.items():
-        counts = Counter(template for template, _ in pairs)
+        # the same line can stand in the console and in the rank's own file
+        counts = Counter(template for template, _ in {(template, line.text) for template, line in pairs})
         late = [line for template, line in pairs[-_TAIL:] if owners[template] == {rank} and counts[template] == 1]
-        if late and not ranks[rank].hits:
+        if late:
             suspects.append((rank, late[0]))
     suspects = [(rank, line) for rank, line in suspects if rank != 0]
     if len(suspects) != 1:
@@ -131,7 +152,7 @@ def _unique_line(case: Case, ranks: dict[int, Fate]) -> Iterator[Observation]:
         signature="divergence/unique-line",
         role="initiating",
         cause="user_code",
-        title=f'Rank {rank} alone printed "{line.text.strip()[:100]}" just before the collectives of the others failed',
+        title=f'Collectives diverge: rank {rank} alone printed "{_said(line)}" just before those of the others failed',
         text=line.text.strip(),
         strength=1,
         rank=rank,

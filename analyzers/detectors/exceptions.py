@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from analyzers.case import Case, Observation
-from analyzers.classify import Classified, classify_all
+from analyzers.classify import Classified, accused_ranks, classify_all
 from collector.readers.tracebacks import PyException
 
 _GENERIC = "python/uncaught-exception"
@@ -25,11 +25,13 @@ def _observe(judged: Classified) -> Observation:
     element, outer = judged.element, judged.outer
     frame = element.user_frame
     where = f"{frame.function} ({frame.file.rpartition('/')[2]}:{frame.lineno})" if frame else None
-    accused = judged.hit.captures.get("accused_rank") if judged.hit else None
+    accused = accused_ranks(judged.hit.captures) if judged.hit else []
+    accusing = bool(accused) and judged.role == "cascade"
     return Observation(
         detector="exceptions",
         signature=judged.hit.signature if judged.hit else _GENERIC,
-        role=judged.role,
+        # the printer is an echo, but what it says about another rank is a statement about the start
+        role="initiating" if accusing else judged.role,
         cause=judged.cause,
         title=_title(element, where, judged.title),
         text=element.line.text.strip(),
@@ -38,7 +40,7 @@ def _observe(judged: Classified) -> Observation:
         attempt=element.line.attempt,
         rank=judged.rank,
         node=element.line.node,
-        accuses_rank=int(accused) if accused and accused.isdigit() else None,
+        accuses_rank=accused[0] if accused else None,
         at_lo=outer.before if element.line.at_lo is None else element.line.at_lo,
         at_hi=element.line.at_hi,
         seq=outer.start,
@@ -47,6 +49,7 @@ def _observe(judged: Classified) -> Observation:
         line=element.line.line,
         offset=element.line.offset,
         detail={
+            "ranks": accused if len(accused) > 1 else [],
             "type": element.short_type,
             "message": element.message.partition("\n")[0][:300],
             "frame": where,

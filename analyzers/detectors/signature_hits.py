@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from analyzers.case import Case, Hit, Observation
-from analyzers.classify import covered, pid_ranks
+from analyzers.classify import accused_ranks, covered, pid_ranks
 
 
 def detect(case: Case) -> Iterator[Observation]:
@@ -38,10 +38,12 @@ def _observe(case: Case, hit: Hit, pids: dict[int, int]) -> Observation:
         rank = pids.get(line.pid)
     if rank is None and signature.role != "wrapper":
         rank = _number(captures.get("rank"))
+    accused = accused_ranks(captures)
+    accusing = bool(accused) and signature.role == "cascade"
     return Observation(
         detector="signatures",
         signature=hit.signature,
-        role=signature.role,
+        role="initiating" if accusing else signature.role,
         cause=signature.cause,
         title=signature.title,
         text=line.text.strip(),
@@ -51,7 +53,7 @@ def _observe(case: Case, hit: Hit, pids: dict[int, int]) -> Observation:
         rank=rank,
         node=captures.get("node") or line.node,
         device=captures.get("pci") or captures.get("device"),
-        accuses_rank=_number(captures.get("accused_rank")),
+        accuses_rank=accused[0] if accused else None,
         accuses_node=captures.get("accused_node"),
         entity=captures.get("entity"),
         at_lo=_started(line.at_lo, captures),
@@ -61,7 +63,12 @@ def _observe(case: Case, hit: Hit, pids: dict[int, int]) -> Observation:
         path=line.path,
         line=line.line,
         offset=line.offset,
-        detail={"captures": captures, "pid": line.pid, "same": f"{hit.signature}|{line.text.strip()[:300]}"},
+        detail={
+            "ranks": accused if len(accused) > 1 else [],
+            "captures": captures,
+            "pid": line.pid,
+            "same": f"{hit.signature}|{line.text.strip()[:300]}",
+        },
     )
 
 

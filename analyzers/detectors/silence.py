@@ -32,16 +32,18 @@ def detect(case: Case) -> Iterator[Observation]:
 
 def _silent(case: Case, ranks: dict[int, Fate]) -> Iterator[Observation]:
     speaking = [fate for fate in ranks.values() if fate.failed]
-    if len(ranks) < 2 or not speaking or not all(fate.only_echoes or fate.hits for fate in speaking):
+    if len(ranks) < 2 or not speaking or not all(fate.only_echoes for fate in speaking):
         return
     quiet = [fate for fate in ranks.values() if not fate.failed and fate.signal is None]
     blind = [fate for fate in quiet if not fate.lines]
+    told = any(fate.ends for fate in ranks.values())
     gone = [fate for fate in quiet if fate.lines and not fate.terminated and not fate.code]
     waiting = [fate for fate in quiet if fate.lines and fate.terminated]
     if blind or not any(_peer_gone(fate) for fate in speaking):
         return
-    if gone:
-        # the launcher's teardown explains who else is quiet; whoever it did not even have to end was gone before
+    if gone and (told or len(gone) == 1 or _whole_nodes(gone, ranks)):
+        # the launcher's teardown explains who else is quiet; whoever it did not even have to end was gone before.
+        # Without the launcher's word several quiet ranks cannot be told apart.
         yield from _gone(gone, ranks)
     elif len(waiting) == 1 and len(speaking) == len(ranks) - 1:
         yield _observe(
@@ -49,6 +51,13 @@ def _silent(case: Case, ranks: dict[int, Fate]) -> Iterator[Observation]:
             f"Rank {waiting[0].rank} printed no error and nothing more, while every other rank reported a failed "
             "collective",
         )  # fmt: skip
+
+
+def _whole_nodes(gone: Sequence[Fate], ranks: dict[int, Fate]) -> bool:
+    """True if the quiet ranks are exactly the ranks of some nodes, and not of all."""
+    nodes = {fate.node for fate in gone}
+    members = {fate.rank for fate in ranks.values() if fate.node in nodes}
+    return None not in nodes and members == {fate.rank for fate in gone} and len(members) < len(ranks)
 
 
 def _gone(gone: Sequence[Fate], ranks: dict[int, Fate]) -> Iterator[Observation]:
@@ -94,7 +103,7 @@ def _gone(gone: Sequence[Fate], ranks: dict[int, Fate]) -> Iterator[Observation]
 
 def _peer_gone(fate: Fate) -> bool:
     """True if one of its errors says that a collective failed because of a peer."""
-    return any(error.role == "cascade" for error in fate.errors) or bool(fate.hits)
+    return any(error.role == "cascade" for error in fate.errors) or bool(fate.echoes)
 
 
 def _steps_short(fate: Fate, ranks: dict[int, Fate]) -> bool:

@@ -19,6 +19,7 @@ from collector.data import data_dir
 _MAX_LAYERS = 6
 _MARK_WIDTH = 110
 _VOTE_SHARE = 0.8
+_PID = re.compile(r"\bpid[=: ]+(\d+)")
 
 
 class Peeled(NamedTuple):
@@ -131,6 +132,9 @@ class Grammar:
 
     def _read_marks(self, text: str, found: dict[str, str]) -> None:
         head = text[:_MARK_WIDTH]
+        other = _PID.search(head)
+        if other and "pid" in found and other[1] != found["pid"]:
+            return  # a controller writes about one of its workers
         lowered = head.lower()
         if "rank" not in lowered and " NCCL " not in head and not head.startswith("R"):
             return

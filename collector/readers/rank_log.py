@@ -15,6 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from collector import naming
 from collector.model import Artifact, LedgerEntry, LogLine, Outcome
 from collector.readers.prefixes import Grammar, Peeled
 from collector.readers.times import Clock, Stamp, year_of, zone_shift
@@ -205,6 +206,7 @@ def _attribute(artifact: Artifact, pieces: list[_Piece]) -> list[LogLine]:
     if one_process and len(ranks) == 1:
         own_rank = next(iter(ranks))  # the process itself knows better than its file's name
     launched = sum(p.peeled.marked for p in pieces) > 0.5 * len(pieces)
+    own_pid = naming.read_name(artifact.path).pid
     shift = zone_shift((p.stamp.lo, p.stamp.naive) for p in pieces if p.stamp)
     lines = []
     for raw, part, peeled, stamp in pieces:
@@ -226,7 +228,8 @@ def _attribute(artifact: Artifact, pieces: list[_Piece]) -> list[LogLine]:
         lines.append(
             LogLine(
                 origin.attempt, artifact.path, raw.line, raw.offset, part, peeled.node or origin.node, rank, local,
-                peeled.pid, peeled.stream or origin.stream, issuer, at_lo, at_hi, peeled.text,
+                own_pid if peeled.pid is None else peeled.pid, peeled.stream or origin.stream, issuer, at_lo, at_hi,
+                peeled.text,
             )
         )  # fmt: skip
     return lines

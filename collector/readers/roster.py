@@ -42,6 +42,7 @@ def _patterns() -> Mapping[str, Any]:
         "finished": re.compile("|".join(data["finished"])),
         "world_size": [re.compile(text) for text in data["world_size"]],
         "identity": {key: re.compile(text) for key, text in data["identity"].items()},
+        "pid_rank": re.compile(data["pid_rank"]),
         "worker_number": re.compile(data["worker_number"]),
         "restart": re.compile("|".join(data["restart"])),
     }
@@ -71,6 +72,7 @@ def build(lines: Sequence[LogLine]) -> Roster:
         line._replace(rank=pids[line.pid]) if line.rank is None and line.pid is not None and line.pid in pids else line
         for line in attributed
     ]
+    attributed = _one_node(attributed)
     rows: dict[tuple[int, int], dict[str, Any]] = {}
     for line in attributed:
         if line.rank is not None:
@@ -98,13 +100,38 @@ def _by_attempt(lines: Sequence[LogLine]) -> list[LogLine]:
     return result
 
 
+_BLOCK_RANK = re.compile(r"^\s*rank\s*:\s*(\d+) \(local_rank: (\d+)\)")
+
+
+def _one_node(lines: list[LogLine]) -> list[LogLine]:
+    """Take local ranks for global ones where the job had one node: as many of them as ranks, and no pair differs."""
+    local = {line.local_rank for line in lines if line.local_rank is not None}
+    if not local or all(line.rank is not None or line.local_rank is None for line in lines):
+        return lines
+    pairs = {(line.rank, line.local_rank) for line in lines if line.rank is not None and line.local_rank is not None}
+    for line in lines:
+        if line.issuer != "rank" and (match := _BLOCK_RANK.match(line.text)):
+            pairs.add((int(match[1]), int(match[2])))
+    world = _world_size(lines, {})
+    complete = local == set(range(len(local))) and (world == len(local) or (world is None and bool(pairs)))
+    if not complete or any(rank != number for rank, number in pairs):
+        return lines
+    return [
+        line._replace(rank=line.local_rank) if line.rank is None and line.local_rank is not None else line
+        for line in lines
+    ]
+
+
 def _pid_ranks(lines: Iterable[LogLine]) -> dict[int, int]:
     """Process id -> rank, for processes known only by pid, where their own lines agree on a number."""
     number = _patterns()["worker_number"]
     votes: dict[int, Counter[int]] = defaultdict(Counter)
     actors: set[int] = set()
     mentioned: set[int] = set()
+    stated: dict[int, int] = {}
     for line in lines:
+        if "pid" in line.text and (match := _patterns()["pid_rank"].search(line.text)):
+            stated[int(match["pid"])] = int(match["rank"])
         if line.pid is not None and line.rank is None:
             actors.add(line.pid)
             match = number.search(line.text[:120])
@@ -117,6 +144,7 @@ def _pid_ranks(lines: Iterable[LogLine]) -> dict[int, int]:
     agreed = {pid: next(iter(c)) for pid, c in votes.items() if len(c) == 1}
     owners = Counter(agreed.values())
     known = {pid: n for pid, n in agreed.items() if owners[n] == 1}
+    known.update(stated)
     # one number missing in 0..max and one process without a number: it can only be that one
     gaps = set(range(max(known.values(), default=-1) + 1)) - set(known.values())
     nameless = (actors | mentioned) - known.keys() - votes.keys()

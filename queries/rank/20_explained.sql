@@ -32,7 +32,7 @@ UNION ALL
 SELECT p.incident, p.effect_id, p.cause_id, 'is a known consequence of it'
 FROM pairs AS p
 JOIN relations AS r ON r.effect = p.effect_signature AND r.cause = p.cause_signature
-WHERE NOT p.strictly_after AND NOT p.cause_progressed
+WHERE NOT p.strictly_after AND NOT p.cause_progressed AND (p.cause_strength >= 2 OR p.cause_strength >= p.effect_strength)
   AND (p.same_rank OR p.cause_anywhere OR p.cause_scope IN ('node', 'job') OR p.effect_scope IN ('node', 'job'))
   AND (p.before OR p.cause_strength > p.effect_strength OR NOT EXISTS (
       SELECT 1 FROM relations AS back WHERE back.effect = p.cause_signature AND back.cause = p.effect_signature))
@@ -53,9 +53,14 @@ WHERE effect_detector = 'exits' AND same_rank AND cause_detector NOT IN ('exits'
 UNION ALL
 SELECT incident, effect_id, cause_id, 'says less than what is known of the same rank'
 FROM pairs
-WHERE effect_detector IN ('silence', 'divergence') AND same_rank AND cause_strength >= effect_strength
-  AND (cause_detector NOT IN ('silence', 'divergence') OR cause_strength > effect_strength
-       OR (cause_detector < effect_detector))
+WHERE same_rank AND (
+    (effect_detector IN ('silence', 'divergence') AND cause_detector NOT IN ('silence', 'divergence')
+        AND cause_strength >= effect_strength)
+    OR (effect_detector = 'silence' AND cause_signature IN ('divergence/unique-line', 'divergence/call-site'))
+    OR (effect_signature = 'divergence/fell-behind' AND cause_detector IN ('silence', 'divergence')
+        AND cause_signature <> 'divergence/fell-behind')
+    OR (effect_signature = 'divergence/unique-line' AND cause_signature = 'divergence/call-site')
+)
 UNION ALL
 SELECT incident, effect_id, cause_id, 'ended a job that had failed or hung already'
 FROM pairs
