@@ -41,7 +41,7 @@ GROUPS = frozenset((
 name, as the line spells it."""
 
 _ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*/[a-z0-9]+(?:-[a-z0-9]+)*")
-_NOT_IN_DIALECT = re.compile(r"\(\?[=!<>(](?!P)(?![A-Za-z])|\(\?<[=!]|\(\?P=|\\[1-9]|[*+?}]\+|\(\?[aiLmsux-]+[):]")
+_NOT_IN_DIALECT = re.compile(r"(?<!\\)\(\?(?!:|P<)|\\[1-9]|(?<!\\)[*+?}]\+")
 
 
 class SignatureError(ValueError):
