@@ -93,7 +93,8 @@ def odd_one_out(state: State, group: Group) -> Finding | None:
         calls = {
             rank: max(seat.calls.values(), key=lambda c: c.seq) for rank, seat in group.seats.items() if seat.calls
         }
-        return _disagreement(state, group, calls, "op-mismatch", lambda call: (call.family, call.volume))
+        kind = "op-mismatch" if len({call.family for call in calls.values()}) > 1 else "size-mismatch"
+        return _disagreement(state, group, calls, kind, lambda call: (call.family, call.volume))
     open_at = sorted({call.seq for seat in group.seats.values() for call in seat.calls.values() if call.pending})
     for seq in open_at:
         calls = {rank: seat.calls[seq] for rank, seat in group.seats.items() if seq in seat.calls}

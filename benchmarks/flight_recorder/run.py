@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -62,55 +63,74 @@ def ours(dumps: Dumps) -> set[int]:
     return {rank for o in found if o.role == "initiating" for rank in o.detail["ranks"]}
 
 
-def torchfrtrace(executable: Path, dumps: Dumps) -> set[int] | None:
-    """Ranks named as culprits in the messages of PyTorch's analyser; None if it stops with an error."""
+def torchfrtrace(executable: Path, dumps: Dumps) -> list[set[int]] | None:
+    """Ranks that each message of PyTorch's analyser names; None if it stops with an error."""
     folder = Path(tempfile.mkdtemp())
     try:
         for rank, data in dumps.items():
             (folder / f"{rank}").write_bytes(data)
-        done = subprocess.run(
-            [executable, "--prefix", "", "--allow-incomplete-ranks", str(folder)],
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
+        command = [executable, "--prefix", "", "--allow-incomplete-ranks", str(folder)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     finally:
         shutil.rmtree(folder)
     if done.returncode:
         return None
-    text = done.stdout + done.stderr
-    named = re.findall(r"(?:missing ranks|Culprit ranks?|ranks? .{0,20}did not)[^{\[\d]*[{\[]?([\d, ]+)", text)
-    return {int(number) for found in named for number in re.findall(r"\d+", found)}
+    named = re.findall(r"(?:missing ranks: \{|Culprit rank )([\d, ]+)", done.stdout + done.stderr)
+    return [{int(number) for number in re.findall(r"\d+", found)} for found in named]
+
+
+@dataclass
+class Total:
+    """Sums over the trials of one kind. Pairs are culprits found, innocents accused."""
+
+    trials: int = 0
+    readable: int = 0
+    ours: tuple[int, int] = (0, 0)
+    first: tuple[int, int] = (0, 0)
+    union: tuple[int, int] = (0, 0)
+    stopped: int = 0
+
+
+def _add(pair: tuple[int, int], accused: set[int], culprits: set[int]) -> tuple[int, int]:
+    return pair[0] + len(accused & culprits), pair[1] + len(accused - culprits)
+
+
+def measure(dumps: Dumps, culprits: set[int], trials: int, executable: Path | None) -> dict[str, Total]:
+    """Totals by kind of evidence."""
+    totals: dict[str, Total] = {}
+    for name, left in variants(dumps, culprits, trials):
+        total = totals.setdefault(name, Total())
+        total.trials += 1
+        total.readable += sum(left.get(rank) == dumps[rank] for rank in culprits)
+        total.ours = _add(total.ours, ours(left), culprits)
+        if executable and not name.startswith("random"):
+            messages = torchfrtrace(executable, left)
+            total.stopped += messages is None
+            total.first = _add(total.first, next(iter(messages or ()), set()), culprits)
+            total.union = _add(total.union, set().union(*(messages or ())), culprits)
+    return totals
 
 
 def main() -> None:
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--torchfrtrace", type=Path, help="path of PyTorch's torchfrtrace")
     parser.add_argument("--random", type=int, default=200, metavar="N", help="trials with a random half missing")
     options = parser.parse_args()
-    print(
-        "| case | evidence | trials | culprits with a dump | found | innocents accused | torchfrtrace: found, innocents, stopped |"
-    )
-    print("|---|---|---|---|---|---|---|")
+    print("| case | evidence | trials | culprits with a readable dump | found | innocents accused |", end="")
+    print(" torchfrtrace, first message | all messages | stopped |" if options.torchfrtrace else "")
+    print("|---" * (9 if options.torchfrtrace else 6) + "|")
     for case, culprits in KNOWN.items():
         dumps = {int(path.name): path.read_bytes() for path in (options.folder / case).iterdir() if path.name.isdigit()}
-        totals: dict[str, list[int]] = {}
-        for name, left in variants(dumps, culprits, options.random):
-            row = totals.setdefault(name, [0] * 7)
-            accused = ours(left)
-            row[0] += 1
-            row[1] += len(culprits & set(left))
-            row[2] += len(accused & culprits)
-            row[3] += len(accused - culprits)
-            if options.torchfrtrace and name != "random half missing":
-                theirs = torchfrtrace(options.torchfrtrace, left)
-                row[4] += len((theirs or set()) & culprits)
-                row[5] += len((theirs or set()) - culprits)
-                row[6] += theirs is None
-        for name, row in totals.items():
-            other = ", ".join(map(str, row[4:])) if options.torchfrtrace and name != "random half missing" else "-"
-            print("| " + " | ".join([case, name, *map(str, row[:4]), other]) + " |")
+        for name, total in measure(dumps, culprits, options.random, options.torchfrtrace).items():
+            cells = [case, name, total.trials, total.readable, *total.ours]
+            if options.torchfrtrace:
+                ran = not name.startswith("random")
+                cells += [f"{a}, {b}" if ran else "-" for a, b in (total.first, total.union)] + [
+                    total.stopped if ran else "-"
+                ]
+            print("| " + " | ".join(map(str, cells)) + " |")
 
 
 if __name__ == "__main__":

@@ -146,17 +146,22 @@ def _groups(dump: Mapping[str, Any]) -> dict[str, Group]:
 
 
 def _group_of(entry: Mapping[str, Any], groups: Mapping[str, Group]) -> Group:
-    """The group of an entry. A dump with one configured group may name it "" there and "0" in the entries (gloo)."""
+    """The group that an entry names; configured groups know its members."""
     stated = entry.get("process_group")
-    pair = (
-        list(stated[:2]) if isinstance(stated, list | tuple) else [stated if stated is not None else entry.get("pg_id")]
-    )
-    name = str(pair[0])
-    if name in groups:
-        return groups[name]
-    only = next(iter(groups.values())) if len(groups) == 1 else None
-    desc = _text(pair[1]) if len(pair) > 1 else None
-    return (name, desc or (only[1] if only else None), only[2] if only else None)
+    pair = list(stated[:2]) if isinstance(stated, list | tuple) else [stated]
+    name = str(pair[0] if pair and pair[0] is not None else entry.get("pg_id"))
+    return groups.get(name) or (name, _text(pair[1]) if len(pair) > 1 else None, None)
+
+
+def _rename_only_group(groups: dict[str, Group], entries: Iterable[Mapping[str, Any]]) -> dict[str, Group]:
+    """gloo configures one group called "", whatever its entries say. With several groups in use it tells nothing."""
+    used = {(group[0], group[1]) for entry in entries if (group := _group_of(entry, groups))}
+    if "" not in groups or len(groups) > 1 or ("", groups[""][1]) in used:
+        return groups
+    if len(used) != 1:
+        return {}
+    name, desc = next(iter(used))
+    return {name: (name, desc or groups[""][1], groups[""][2])}
 
 
 def _entries(dump: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -175,14 +180,10 @@ def _status(
     raw = dump.get("pg_status")
     status = {str(key): value for key, value in raw.items() if isinstance(value, dict)} if isinstance(raw, dict) else {}
     known = {str(e.get("pg_id")): _group_of(e, groups)[0] for e in entries if e.get("pg_id") is not None}
-    if len(status) == len(groups) and all(key.isdigit() or key == "" for key in (*status, *groups)):
-        order = sorted(status, key=lambda key: int(key or 0))
-        names = sorted(groups, key=lambda key: int(key or 0))
-        paired = dict(zip(order, names, strict=True))
+    if len(status) == len(groups) and all(key.isdigit() for key in (*status, *groups)):
+        paired = dict(zip(sorted(status, key=int), sorted(groups, key=int), strict=True))
         if all(paired.get(number, name) == name for number, name in known.items()):
             known = paired
-        elif len(groups) == 1:
-            known = {order[0]: known.get(order[0], names[0])}
     return {known[number]: counters for number, counters in status.items() if number in known}
 
 
@@ -270,7 +271,8 @@ def _share_coalesced_state(rows: Iterable[dict[str, Any]]) -> None:
 
 
 def _rows(dump: Mapping[str, Any], artifact: Artifact) -> list[dict[str, Any]]:
-    entries, groups = _entries(dump), _groups(dump)
+    entries = _entries(dump)
+    groups = _rename_only_group(_groups(dump), entries)
     status = _status(dump, groups, entries)
     rank = _rank(artifact, _possible_ranks(groups.values(), entries, groups))
     who = {"node": artifact.origin.node, "rank": rank, "path": artifact.path}
@@ -280,9 +282,7 @@ def _rows(dump: Mapping[str, Any], artifact: Artifact) -> list[dict[str, Any]]:
         found.append({**who, "pg": name, "pg_desc": desc, "pg_ranks": ranks, **_entry_row(entry)})
     _share_coalesced_state(found)
     seen = {row["pg"]: (row["pg"], row["pg_desc"], row["pg_ranks"]) for row in found}
-    if not (len(groups) == 1 and seen):  # a single group may have two names, see _group_of
-        seen = {**seen, **groups}
-    for name, desc, ranks in seen.values():
+    for name, desc, ranks in {**seen, **groups}.values():
         counters = status.get(name, {})
         last = {
             f"last_{what}": _int(counters.get(f"last_{what}_collective"))

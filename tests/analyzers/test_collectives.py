@@ -121,6 +121,17 @@ def test_rank_alone_in_a_barrier() -> None:
     assert [(o.role, o.accuses_rank, o.detail["ranks"]) for o in found[1:]] == [("cascade", 0, [1, 2])]
 
 
+@pytest.mark.parametrize(("fault", "culprits"), [("keyerror", {1}), ("skip", {1}), ("healthy", set())])
+def test_real_gloo_ranks_in_five_groups(fault: str, culprits: set[int]) -> None:
+    rows = [row for path in sorted((FLIGHT / "gloo" / fault).iterdir()) for row in read(path.read_bytes(), path.name)]
+    found = observe(rows, world=4)
+    assert accused(found) == culprits
+    assert all(o.strength == 2 for o in found if o.role == "initiating")
+    assert {o.role for o in found} <= {"initiating", "cascade"}
+    for rank in {0, 1, 2, 3} - culprits:
+        assert accused(observe([row for row in rows if row["rank"] != rank], world=4)) == set()
+
+
 def test_dumps_of_one_rank_only_accuse_nobody() -> None:
     found = observe(gloo_case("a12_skip_collective_timeout_3r"))
     assert accused(found) == set()
@@ -314,6 +325,36 @@ def test_log_rank_stuck_in_what_its_peer_completed() -> None:
     texts = {0: watchdog(0, 7559)[:1], 1: watchdog(1, 7561)[:1]}
     assert [(o.rank, o.strength) for o in observe(lines=log(texts), world=2) if o.role == "initiating"] == [(0, 2)]
     assert [(o.rank, o.strength) for o in observe(lines=log(texts)) if o.role == "initiating"] == [(0, 1)]
+
+
+def fingerprint(rank: int, own: str, other: int, its: str) -> list[str]:
+    def states(who: int, what: str) -> str:
+        return (
+            f"Rank {who} is running collective: CollectiveFingerPrint({what}, TensorDtypes=Float, TensorDeviceTypes=x)"
+        )
+
+    return [
+        f"RuntimeError: Detected mismatch between collectives on ranks. {states(rank, own)}, but {states(other, its)}."
+    ]
+
+
+def test_debug_wrapper_names_pairs_and_the_majority_decides() -> None:
+    most, odd = (
+        "SequenceNumber=18, OpType=ALLREDUCE, TensorShape=[4]",
+        "SequenceNumber=22, OpType=BROADCAST, TensorShape=[4]",
+    )
+    lines = log({rank: fingerprint(rank, most, 2, odd) for rank in (0, 1, 3)} | {2: fingerprint(2, odd, 0, most)})
+    found = observe(lines=lines, world=4)
+    assert [(o.signature, o.rank, o.cause) for o in found if o.role == "initiating"] == [
+        ("collectives/op-mismatch", 2, "user_code")
+    ]
+    two = observe(lines=log({0: fingerprint(0, most, 1, odd), 1: fingerprint(1, odd, 0, most)}), world=2)
+    assert accused(two) == set() and two[0].scope == "job"
+    larger = most.replace("[4]", "[5]")
+    sizes = log({rank: fingerprint(rank, most, 3, larger) for rank in (0, 1, 2)})
+    assert [(o.signature, o.rank) for o in observe(lines=sizes) if o.role == "initiating"] == [
+        ("collectives/size-mismatch", 3)
+    ]
 
 
 def test_silent_rank_is_a_hint_only_if_the_world_is_known() -> None:

@@ -83,6 +83,13 @@ def test_json_dump_of_gloo_joins_the_unnamed_group_and_text_numbers() -> None:
     assert (rows[1]["last_enqueued"], rows[1]["last_completed"]) == (1, 0)
 
 
+def test_gloo_with_several_groups_knows_no_members() -> None:
+    data = (FLIGHT / "gloo" / "keyerror" / "rank0.json").read_bytes()
+    rows = fr.read(artifact(data, "rank0.json"))
+    assert {row["pg_ranks"] for row in rows} == {None} and {row["rank"] for row in rows} == {0}
+    assert {row["pg"]: row["last_enqueued"] for row in rows if row.get("seq") is None} == {"0": 7, "1": 8, "3": 7}
+
+
 @pytest.mark.parametrize(
     ("name", "origin", "expected"),
     [
