@@ -47,6 +47,27 @@ def mark_progress(case: Case, observations: Sequence[Observation]) -> None:
             seen.detail["progressed"] = True
 
 
+def demote_stops(case: Case, observations: Sequence[Observation]) -> None:
+    """A signal to the launcher is teardown where the scheduler had reported a failed task before, in place.
+
+    srun ends the whole step when one task failed (--kill-on-bad-exit), and every launcher in it reports a SIGTERM.
+    """
+    failed = [
+        end
+        for end in case.rows("scheduler_events")
+        if end["event"] in ("exit", "signal") and (end.get("code") or end.get("signal") not in (None, 15))
+    ]
+    for seen in observations:
+        if seen.role != "initiating" or seen.cause != "scheduler" or seen.scope not in ("launcher", "job"):
+            continue
+        for end in failed:
+            same_file = end["path"] == seen.path and (end["line"] or 0) < (seen.line or 0)
+            earlier = end.get("at_hi") is not None and seen.at_lo is not None and end["at_hi"] < seen.at_lo
+            if same_file or earlier:
+                seen.role = "teardown"
+                break
+
+
 def _unmarked(observations: Sequence[Observation]) -> list[Observation]:
     return [
         seen

@@ -86,14 +86,10 @@ class Seat:
             return True
         return None if self.enqueued is None else self.enqueued >= seq
 
-    def has_completed(self, seq: int) -> bool | None:
-        """Whether the rank completed collective `seq`; None if unknown."""
-        if seq in self.calls:
-            return not self.calls[seq].pending
+    def frontier(self) -> int:
+        """The highest sequence number up to which everything is completed, -1 if unknown."""
         first = self.first_pending()
-        if first is not None and first.seq > seq:
-            return True
-        return None if self.completed is None else self.completed >= seq
+        return first.seq - 1 if first else max(self.completed if self.completed is not None else -1, *self.calls, -1)
 
 
 @dataclass(slots=True)

@@ -7,7 +7,8 @@ Decision: a rank is accused only for what its own evidence shows, never for evid
 * `stalled`: a rank has not completed a collective that a peer completed. The peer could not have, had the rank not
   joined; so what keeps it is its own GPU, link or process. Not for rooted operations and all_to_all, where a peer can
   be served earlier. If a member is unseen, or one rank stands against many (it could have died before it passed data
-  on), the proof needs one collective more: see `_passed_next`.
+  on), the proof needs that a peer completed the NEXT collective, which the rank had enqueued too: calls of a group run
+  one after the other, so a rank that gave its part of the next one had done with this one.
 * `outside`: peers wait in a collective that a rank never enqueued, and the rank has nothing pending anywhere. A rank
   that has something pending is waiting itself: the chain of waits is followed to its end.
 * `deadlock`: ranks that wait for each other in different groups, and for nobody else.
@@ -23,11 +24,13 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from analyzers.collective_state import Call, Group, State
 
 _LARGEST_GAP = 100
 """Sequence numbers that a rank may lag if nothing tells how many it had enqueued."""
+_UNSEEN = -1
 _INDEX = re.compile(r"\b(?:send|recv) (\d+)(?:->|<-)(\d+)")
 
 
@@ -143,12 +146,14 @@ def stalled(state: State, group: Group, taken: set[int]) -> Finding | None:
     behind: dict[int, Call] = {}
     proven: set[int] = set()
     ahead: set[int] = set()
+    passes, possible = _Frontiers(group), _possible(group)
     for rank, seat in group.seats.items():
         call = seat.first_pending()
-        if call is None or call.rooted or rank in taken or not _possible(group, rank, call.seq):
+        if call is None or call.rooted or rank in taken or not possible(rank):
             continue
-        beyond = _passed_next(group, rank, call)
-        passed = beyond or (_passed(group, rank, call.seq) if whole else set())
+        after = seat.calls.get(call.seq + 1)
+        beyond = set() if after is None or after.rooted else passes.by(after.seq)
+        passed = beyond or (passes.by(call.seq) if whole else set())
         if passed:
             behind[rank] = call
             ahead |= passed
@@ -166,28 +171,34 @@ def stalled(state: State, group: Group, taken: set[int]) -> Finding | None:
     return Finding("stalled", group, sorted(behind), sorted(ahead), latest, behind, group.declared)
 
 
-def _passed(group: Group, rank: int, seq: int) -> set[int]:
-    return {other for other, seat in group.seats.items() if other != rank and seat.has_completed(seq)}
+class _Frontiers:
+    """How far each rank of a group has completed."""
+
+    def __init__(self, group: Group) -> None:
+        self.reached = {rank: seat.frontier() for rank, seat in group.seats.items()}
+        self.furthest = max(self.reached.values(), default=-1)
+
+    def by(self, seq: int) -> set[int]:
+        """Ranks that completed `seq`; nobody else than others, if it is pending on the rank that asks."""
+        return {rank for rank, upto in self.reached.items() if upto >= seq} if self.furthest >= seq else set()
 
 
-def _passed_next(group: Group, rank: int, call: Call) -> set[int]:
-    """Peers that completed the collective AFTER `call`, which the rank had enqueued too.
+def _possible(group: Group) -> Callable[[int], bool]:
+    """A test that is false for a rank whose peers completed what it never enqueued: numbers of different sequences."""
+    counts = sorted(((s.completed, rank) for rank, s in group.seats.items() if s.completed is not None), reverse=True)[
+        :2
+    ]
+    firsts = [call.seq for seat in group.seats.values() if (call := seat.first_pending())]
 
-    Calls of a group run one after the other: a rank that contributed to the next one had done with this one, so no
-    other rank, seen or unseen, can be what keeps it.
-    """
-    after = group.seats[rank].calls.get(call.seq + 1)
-    return set() if after is None or after.rooted else _passed(group, rank, after.seq)
+    def possible(rank: int) -> bool:
+        floor = next((count for count, other in counts if other != rank), None)
+        seat = group.seats[rank]
+        if floor is not None:
+            return seat.enqueued is not None and seat.enqueued >= floor
+        own = seat.first_pending()  # old log lines have no counters
+        return max(firsts, default=0) - (own.seq if own else seat.frontier()) <= _LARGEST_GAP
 
-
-def _possible(group: Group, rank: int, seq: int) -> bool:
-    """False if peers completed what the rank never enqueued: those counters do not belong to one sequence."""
-    floor = max((s.completed for r, s in group.seats.items() if r != rank and s.completed is not None), default=None)
-    enqueued = group.seats[rank].enqueued
-    if floor is None:  # old log lines have no counters
-        firsts = [c.seq for s in group.seats.values() if (c := s.first_pending())]
-        return max(firsts, default=seq) - seq <= _LARGEST_GAP
-    return enqueued is not None and enqueued >= floor
+    return possible
 
 
 # Not there while peers wait.
@@ -199,6 +210,7 @@ def outside(state: State, group: Group, taken: set[int]) -> Finding | None:
     if not waiting:
         return None
     last = max(waiting.values(), key=lambda call: call.seq)
+    possible = _possible(group)
     absent = sorted(
         rank
         for rank, seat in group.seats.items()
@@ -206,7 +218,7 @@ def outside(state: State, group: Group, taken: set[int]) -> Finding | None:
         and rank not in taken
         and seat.has_enqueued(last.seq) is False
         and state.idle(rank)
-        and _possible(group, rank, last.seq)
+        and possible(rank)
     )
     if not absent:
         return None
@@ -244,40 +256,59 @@ def outside_p2p(state: State, group: Group) -> Finding | None:
 
 
 def _edges(state: State) -> dict[int, dict[int, tuple[Group, Call]]]:
-    """For each waiting rank the ranks that did not come to the collective it waits in, unseen ones included."""
+    """For each waiting rank the ranks that did not come to the collective it waits in; `_UNSEEN` for all unseen ones."""
     edges: dict[int, dict[int, tuple[Group, Call]]] = defaultdict(dict)
     for group in state.groups:
+        unseen = any(rank not in state.present for rank in group.ranks)
+        last = sorted((seat.enqueued, rank) for rank, seat in group.seats.items() if seat.enqueued is not None)
         for rank, seat in group.seats.items():
             call = seat.first_pending()
-            for other in group.ranks if call else ():
-                there = group.seats[other].has_enqueued(call.seq) if call and other in group.seats else None
-                if call and other != rank and (there is False or other not in state.present):
-                    edges[rank][other] = (group, call)
+            if call is None:
+                continue
+            for other in (other for _, other in takewhile(lambda pair: pair[0] < call.seq, last)):
+                edges[rank][other] = (group, call)
+            if unseen:
+                edges[rank][_UNSEEN] = (group, call)
     return edges
 
 
 def deadlocks(state: State) -> list[Finding]:
     """Ranks that wait for each other in different groups and for nobody outside the circle."""
     edges = _edges(state)
-    reach = {rank: _reachable(rank, edges) for rank in edges}
+    done: set[int] = set()
     for rank in sorted(edges):
-        circle = {other for other in reach[rank] if rank in reach.get(other, ())}
-        if len(circle) < 2 or reach[rank] != circle:
+        if rank in done:
             continue
-        own = {r: next(iter(edges[r].values()))[1] for r in sorted(circle)}
-        group, call = next(iter(edges[rank].values()))
-        return [Finding("deadlock", group, [], sorted(circle), call, own)]
+        circle = _last_circle(rank, edges)
+        done |= circle | {rank}
+        if len(circle) > 1:
+            own = {member: next(iter(edges[member].values()))[1] for member in sorted(circle)}
+            group, call = next(iter(edges[min(circle)].values()))
+            return [Finding("deadlock", group, [], sorted(circle), call, own)]
     return []
+
+
+def _last_circle(start: int, edges: Mapping[int, Mapping[int, object]]) -> set[int]:
+    """Where all waits that begin at `start` can end: ranks that reach each other and nobody else."""
+    while True:
+        reached = _reachable(start, edges)
+        back: dict[int, dict[int, object]] = defaultdict(dict)
+        for rank in reached:
+            for other in edges.get(rank, ()):
+                back[other][rank] = None
+        astray = reached - _reachable(start, back)
+        if not astray:
+            return reached
+        start = min(astray)  # it cannot come back here, so it reaches fewer
 
 
 def _reachable(start: int, edges: Mapping[int, Mapping[int, object]]) -> set[int]:
     reached: set[int] = set()
-    todo = list(edges.get(start, ()))
+    todo = [start]
     while todo:
-        rank = todo.pop()
-        if rank not in reached:
-            reached.add(rank)
-            todo.extend(edges.get(rank, ()))
+        fresh = [other for other in edges.get(todo.pop(), ()) if other not in reached]
+        reached.update(fresh)
+        todo.extend(fresh)
     return reached
 
 
@@ -296,7 +327,8 @@ def _waiting(state: State, found: Sequence[Finding]) -> list[Finding]:
     group, _, call = min(pending, key=lambda item: item[2].row.get("at_lo") or 0)
     if found:
         return [Finding("waiting", group, ranks, sorted(accused), call)]
-    unseen = sorted({other for rank, to in _edges(state).items() for other in to if other not in state.present})
+    waited_in = [group for group in state.groups if any(seat.first_pending() for seat in group.seats.values())]
+    unseen = sorted({rank for group in waited_in for rank in group.ranks if rank not in state.present})
     if unseen:
         return [Finding("waiting", group, ranks, [], call, sure=False, unseen=unseen)]
     for group in state.groups:

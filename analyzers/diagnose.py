@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from analyzers.attribute import attribute, mark_progress
+from analyzers.attribute import attribute, demote_stops, mark_progress
 from analyzers.case import Case, Observation
 from analyzers.gather import Evidence, gather
 from analyzers.signatures import SignatureSet, load
@@ -126,6 +126,7 @@ def judge(case: Case, evidence: Evidence) -> dict[str, Any]:
     observations = observe(case)
     attribute(case, observations)
     mark_progress(case, observations)
+    demote_stops(case, observations)
     relations = [(s.id, cause) for s in case.signatures.values() for cause in s.caused_by]
     relations += [(effect, s.id) for s in case.signatures.values() for effect in s.causes]
     ranking = rank.rank({case.incident: observations}, {case.incident: case.world_size}, relations)[case.incident]
@@ -160,7 +161,8 @@ def _ledger(case: Case) -> dict[str, Any]:
     gaps = [
         f"{entry.path}: {entry.outcome.value}{f' ({entry.detail})' if entry.detail else ''}".lstrip(": ")
         for entry in case.ledger
-        if entry.outcome not in (Outcome.COLLECTED, Outcome.NOT_CONFIGURED)
+        if entry.outcome not in (Outcome.COLLECTED, Outcome.NOT_CONFIGURED, Outcome.EMPTY)
+        and not (entry.detail or "").startswith("copy of")
     ]
     silent = sorted(set(range(expected)) - spoke) if expected <= 1 << 16 else []
     if silent and spoke:

@@ -56,7 +56,7 @@ def _empty(status: str) -> dict[str, Any]:
     return {
         "status": status, "signature": None, "cause": None, "title": "", "scope": None, "ranks": [], "nodes": [],
         "at": None, "why": "", "evidence": [], "fix": [], "verify": [], "resume_from": None, "missing": [],
-        "references": [],
+        "reference": [],
     }  # fmt: skip
 
 
@@ -145,7 +145,7 @@ def _named(
         if x["cause_id"] in top["ids"] and observations[x["effect_id"]].path
     ][:3]
     missing = list(seen.detail.get("missing") or [])
-    if top["nobody_named"]:
+    if not ranks and seen.scope == "rank":
         missing.append(f"which rank printed the cited line: {_RANK_FILES}")
     if seen.signature == "exit/killed":
         missing.append("the kernel log of that node (dmesg -T), which records an OOM kill with the victim's pid")
@@ -162,7 +162,7 @@ def _named(
         "fix": list(known.get("fix") or []),
         "verify": list(known.get("verify") or []),
         "missing": list(dict.fromkeys(missing)),
-        "references": list(known.get("references") or []),
+        "reference": list(known.get("references") or []),
     }
 
 
@@ -189,8 +189,9 @@ def _why(case: Case, seen: Observation, top: Mapping[str, Any], status: str) -> 
     if top["everybody"]:
         parts.append(f"All {len(top['ranks'])} ranks failed in the same way, so no single one is to blame")
     elif top["echoes"]:
+        oneself = "itself" if len(top["ranks"]) < 2 else "themselves"
         parts.append(
-            f"{who} failed by itself; the errors of {top['echoes']} other rank(s) only report a lost or silent peer"
+            f"{who} failed by {oneself}; the errors of {top['echoes']} other rank(s) only report a lost or silent peer"
         )
     elif seen.detector in ("silence", "divergence", "stacks", "collectives"):
         parts.append(f"{who} is the odd one out: {seen.title[0].lower()}{seen.title[1:]}")
@@ -281,7 +282,7 @@ def _collateral(
                 "signature": row["signature"],
                 "ranks": list(row["ranks"]),
                 "explained_by": explained_by,
-                "title": seen.title,
+                "title": (human(case, seen.signature).get("title") if len(row["ranks"]) > 1 else None) or seen.title,
                 "count": row["copies"],
                 "role": row["role"],
                 "evidence": _cite(seen),

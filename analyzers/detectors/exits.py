@@ -18,7 +18,30 @@ _NAMES = {1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: 
 
 
 def detect(case: Case) -> Iterator[Observation]:
-    """At most one observation per rank; `detail` holds exit_code and signal."""
+    """At most one observation per rank, or one without a rank where no statement names one."""
+    yield from _named(case)
+    yield from _nameless(case)
+
+
+def _nameless(case: Case) -> Iterator[Observation]:
+    """A launcher that says how a process ended, but not which (DeepSpeed's return code)."""
+    ends = [e for e in case.rows("scheduler_events") if e["event"] in ("exit", "signal")]
+    if any(end.get("rank") is not None or end.get("pid") is not None for end in ends):
+        return
+    for end in ends:
+        signal = end.get("signal")
+        if signal in (None, _SIGTERM, _SIGINT) or end.get("local_rank") is not None:
+            continue
+        signature = {_SIGKILL: "exit/killed", _SIGABRT: "exit/aborted"}.get(signal, "exit/crashed")
+        name = _NAMES.get(signal, f"signal {signal}")
+        found = _observe(Fate(-1, {}, ends=[end]), signature, "initiating", "unknown", "", 2)
+        found.rank = None
+        found.title = f"A process ended by {name} (signal {signal}); the launcher does not say which rank it was"
+        yield found
+        return
+
+
+def _named(case: Case) -> Iterator[Observation]:
     for fate in fates(case).values():
         if not fate.ends:
             continue

@@ -17,6 +17,9 @@ from analyzers.fates import Fate, fates
 from collector.readers.roster import progress_step
 
 _STOPPED = ("cancelled", "time_limit", "preempted")
+_ALARMS = ("error", "exception", "timed out", "timeout", "failed", "failure", "abort", "killed", "signal", "traceback")
+_LONG_SILENCE = 30 * 60 * 1_000_000
+"""Microseconds of heartbeats without any progress that are called a hang although nothing ended the job."""
 _MIN_GAP = 5_000_000
 """A pause shorter than 5 s is no hang, whatever the cadence."""
 _CADENCES = 8
@@ -28,6 +31,7 @@ def detect(case: Case) -> Iterator[Observation]:
     ranks = fates(case)
     yield from _silent(case, ranks)
     yield from _hang(case)
+    yield from _heartbeats_only(case)
 
 
 def _silent(case: Case, ranks: dict[int, Fate]) -> Iterator[Observation]:
@@ -39,6 +43,8 @@ def _silent(case: Case, ranks: dict[int, Fate]) -> Iterator[Observation]:
     told = any(fate.ends for fate in ranks.values())
     gone = [fate for fate in quiet if fate.lines and not fate.terminated and not fate.code]
     waiting = [fate for fate in quiet if fate.lines and fate.terminated]
+    if any(_alarmed(fate) for fate in (*gone, *waiting)):
+        return  # not silent: its last line reports something that no signature knows
     if blind or not any(_peer_gone(fate) for fate in speaking):
         return
     if gone and (told or len(gone) == 1 or _whole_nodes(gone, ranks)):
@@ -104,6 +110,12 @@ def _gone(gone: Sequence[Fate], ranks: dict[int, Fate]) -> Iterator[Observation]
 def _peer_gone(fate: Fate) -> bool:
     """True if one of its errors says that a collective failed because of a peer."""
     return any(error.role == "cascade" for error in fate.errors) or bool(fate.echoes)
+
+
+def _alarmed(fate: Fate) -> bool:
+    """True if its last line sounds like an error."""
+    last = str(fate.row.get("last_text") or "").lower()
+    return any(word in last for word in _ALARMS)
 
 
 def _steps_short(fate: Fate, ranks: dict[int, Fate]) -> bool:
@@ -191,4 +203,40 @@ def _hang(case: Case) -> Iterator[Observation]:
                 "NCCL flight-recorder dumps (TORCH_NCCL_TRACE_BUFFER_SIZE=2000, TORCH_NCCL_DUMP_ON_TIMEOUT=1)",
             ],
         },
+    )
+
+
+def _heartbeats_only(case: Case) -> Iterator[Observation]:
+    """Something outside the ranks went on writing for a long time after the last training progress."""
+    if any(end["event"] in _STOPPED or end.get("code") or end.get("signal") for end in case.rows("scheduler_events")):
+        return
+    last = -1
+    for index, line in enumerate(case.lines):
+        if line.issuer == "rank" or line.rank is not None or progress_step(line.text) is not None:
+            last = index
+    if last < 0:
+        return
+    after = [line for line in case.lines[last + 1 :] if line.at_lo is not None and line.path == case.lines[last].path]
+    if len(after) < 2 or case.exceptions:
+        return
+    span = (after[-1].at_lo or 0) - (after[0].at_lo or 0)
+    if span < _LONG_SILENCE:
+        return
+    seen = case.lines[last]
+    yield Observation(
+        detector="silence",
+        signature="silence/hang",
+        role="initiating",
+        cause="unknown",
+        title=f"The job hangs: no rank printed anything for at least {span / 3.6e9:.1f} h while the log went on",
+        text=seen.text.strip(),
+        scope="job",
+        strength=1,
+        attempt=seen.attempt,
+        at_lo=seen.at_lo,
+        issuer="collector",
+        path=seen.path,
+        line=seen.line,
+        offset=seen.offset,
+        detail={"missing": ["a py-spy dump of every rank while it hangs (firstfault stacks DIR compares them)"]},
     )

@@ -35,6 +35,7 @@ SELECT
     count(*) AS copies,
     count(*) FILTER (len(who) = 0) AS nameless,
     arg_min(id, (CASE WHEN len(who) = 0 THEN 1 ELSE 0 END, coalesce(seq, 1099511627776), id)) AS first_id,
+    arg_min(path, (CASE WHEN len(who) = 0 THEN 1 ELSE 0 END, coalesce(seq, 1099511627776), id)) AS path,
     list(id) AS ids
 FROM named
 GROUP BY incident, failure;

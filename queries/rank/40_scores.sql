@@ -4,7 +4,7 @@ CREATE OR REPLACE TEMP TABLE candidates AS
 WITH facts AS (
     SELECT
         c.*,
-        e.signature, e.cause, e.scope, e.title, e.text, e.path, e.line, e.node, e.detector, e.issuer, e.device,
+        e.signature, e.cause, e.scope, e.title, e.text, e.line, e.node, e.detector, e.issuer, e.device,
         i.world_size,
         (SELECT count(DISTINCT echo.rank) FROM events AS echo
          WHERE echo.incident = c.incident AND echo.role = 'cascade' AND echo.rank IS NOT NULL
@@ -23,6 +23,9 @@ WITH facts AS (
                 OR (other.at_lo IS NULL AND c.at_lo IS NULL AND other.seq < c.seq))) AS earlier,
         (SELECT count(*) FROM candidates_raw AS other
          WHERE other.incident = c.incident AND other.failure <> c.failure
+           AND other.path = c.path AND other.seq < c.seq) AS printed_before,
+        (SELECT count(*) FROM candidates_raw AS other
+         WHERE other.incident = c.incident AND other.failure <> c.failure
            AND NOT coalesce(c.at_hi < other.at_lo OR (c.at_lo IS NULL AND other.at_lo IS NULL AND c.seq < other.seq), false)
         ) AS not_before
     FROM candidates_raw AS c
@@ -34,7 +37,7 @@ flags AS (
         f.*,
         len(f.ranks) AS n_ranks,
         coalesce(f.world_size > 1 AND len(f.ranks) >= f.world_size, false) AS everybody,
-        f.scope = 'rank' AND len(f.ranks) = 0 AND coalesce(f.world_size, 2) > 1 AS nobody_named
+        f.scope = 'rank' AND len(f.ranks) = 0 AND coalesce(f.world_size, 1) > 1 AS nobody_named
     FROM facts AS f
 )
 SELECT
@@ -43,7 +46,7 @@ SELECT
         CASE f.strength WHEN 3 THEN 0.60 WHEN 2 THEN 0.45 ELSE 0.20 END
         + CASE WHEN f.by_kernel THEN 0.12 ELSE 0 END
         + CASE WHEN f.rivals = 0 THEN 0.12 WHEN f.not_before = 0 THEN 0.10 ELSE 0 END
-        - CASE WHEN f.earlier > 0 THEN 0.15 ELSE 0 END
+        - CASE WHEN f.earlier > 0 THEN 0.15 WHEN f.printed_before > 0 THEN 0.03 ELSE 0 END
         + CASE WHEN f.echoes > 0 THEN 0.12 ELSE 0 END
         + CASE WHEN f.exits > 0 THEN 0.10 ELSE 0 END
         + CASE WHEN f.explained > 0 THEN 0.04 ELSE 0 END
