@@ -21,10 +21,10 @@ peers completed, otherwise the numbers do not belong together.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 
 from analyzers.collective_state import Call, Group, State
 
@@ -256,7 +256,7 @@ def outside_p2p(state: State, group: Group) -> Finding | None:
 
 
 def _edges(state: State) -> dict[int, dict[int, tuple[Group, Call]]]:
-    """For each waiting rank the ranks that did not come to the collective it waits in; `_UNSEEN` for all unseen ones."""
+    """For each waiting rank the ranks that did not come to the collective it waits in; `_UNSEEN` for all unseen."""
     edges: dict[int, dict[int, tuple[Group, Call]]] = defaultdict(dict)
     for group in state.groups:
         unseen = any(rank not in state.present for rank in group.ranks)
@@ -265,7 +265,7 @@ def _edges(state: State) -> dict[int, dict[int, tuple[Group, Call]]]:
             call = seat.first_pending()
             if call is None:
                 continue
-            for other in (other for _, other in takewhile(lambda pair: pair[0] < call.seq, last)):
+            for _, other in last[: bisect_left(last, (call.seq,))]:
                 edges[rank][other] = (group, call)
             if unseen:
                 edges[rank][_UNSEEN] = (group, call)
