@@ -23,11 +23,14 @@ from typing import Any, NamedTuple
 # CPython's own regular-expression parser; named `sre_parse` before 3.11, where that name warns. Not in typeshed.
 _PARSER: Any = importlib.import_module("re._parser")
 _SRE: Any = importlib.import_module("re._constants")
+_REPEATS = (_SRE.MAX_REPEAT, _SRE.MIN_REPEAT, _SRE.POSSESSIVE_REPEAT)
 
 MIN_LITERAL = 3
 """Shorter literals occur in nearly every line of a log and would sort nothing out."""
 MAX_ALTERNATIVES = 16
 """More literals than this for one pattern cost more than they save."""
+MAX_CLASS = 6
+"""A class of more bytes ends a literal: ten literals for `\\d` find no more than what stands before it."""
 MAX_REPEAT = 32
 """Bounded repeats above this become unbounded in the Hyperscan expression: a counter costs it far more than a loop."""
 WINDOW = 8
@@ -35,8 +38,9 @@ WINDOW = 8
 MIN_WINDOW = 5
 """A shorter literal is too common to stand for its pattern."""
 
-_WORD = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
+_LETTERS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _DIGIT = frozenset(b"0123456789")
+_WORD = _LETTERS | _DIGIT | {0x5F}
 _SPACE = frozenset(b" \t\n\r\f\v")
 _ALL = frozenset(range(256))
 _NEWLINE = 0x0A
@@ -111,32 +115,34 @@ def expression(pattern: bytes, ordinary: Ordinary) -> bytes | None:
 
 
 class _Runs:
-    """Collects the runs of adjacent literal bytes of a sequence and keeps the best requirement seen."""
+    """Follows the stretches of a sequence whose bytes are known, and keeps the best requirement seen.
+
+    A run is a set of texts, because `gh[pos]_` is as good as three literals.
+    """
 
     def __init__(self) -> None:
-        self.run = bytearray()
-        self.run_folded = False
         self.best: Literals | None = None
+        self._texts = [b""]
+        self._folded: bool | None = None
+        """Whether the letters of the run ignore case; None while it has no letters."""
 
-    def add(self, byte: int, folded: bool) -> None:
-        """Append a literal byte. A byte without case belongs to either kind of run."""
-        cased = chr(byte).isalpha() and byte < 128
-        if self.run and cased and folded != self.run_folded and self._has_case():
+    def add(self, options: list[bytes], folded: bool) -> None:
+        """Go on with one of `options`. A text without letters fits either kind of run."""
+        kind = folded if any(not _LETTERS.isdisjoint(option) for option in options) else None
+        if kind is not None and self._folded not in (None, kind):
             self.flush()
-        if cased:
-            self.run_folded = folded
-        self.run.append(byte)
-
-    def _has_case(self) -> bool:
-        return any(chr(b).isalpha() for b in self.run if b < 128)
+        if len(self._texts) * len(options) > MAX_ALTERNATIVES:
+            self.flush()
+        self._folded = kind if self._folded is None else self._folded
+        self._texts = [text + option for text in self._texts for option in options]
 
     def flush(self) -> None:
         """End the current run and offer it."""
-        if len(self.run) >= MIN_LITERAL:
-            folded = self.run_folded and self._has_case()
-            self.offer(Literals((bytes(self.run).lower() if folded else bytes(self.run),), folded))
-        self.run.clear()
-        self.run_folded = False
+        folded = bool(self._folded)
+        texts = tuple(sorted({text.lower() if folded else text for text in self._texts}))
+        if min(map(len, texts)) >= MIN_LITERAL:
+            self.offer(Literals(texts, folded))
+        self._texts, self._folded = [b""], None
 
     def offer(self, other: Literals | None) -> None:
         """Keep `other` if it sorts out more lines than the best so far."""
@@ -144,46 +150,66 @@ class _Runs:
             self.best = other
 
 
-def _worth(literals: Literals) -> tuple[int, int, bool]:
-    """Longest first (of several, the shortest counts), then fewest, then those that need no lower-casing."""
-    return min(len(item) for item in literals.any_of), -len(literals.any_of), not literals.folded
+def _worth(found: Literals) -> tuple[int, bool]:
+    """Long ones first (of several, the shortest counts, and each doubling costs a byte), then those that keep case."""
+    return min(len(item) for item in found.any_of) - len(found.any_of).bit_length(), not found.folded
 
 
 def _best(runs: _Runs, items: Any, folded: bool) -> Literals | None:
     """The best requirement of a sequence of parse-tree items."""
     for op, argument in items:
-        if op is _SRE.LITERAL:
-            runs.add(argument, folded)
-        elif op is _SRE.SUBPATTERN:
-            _, add, remove, inner = argument
-            _walk_in(runs, inner, (folded or bool(add & re.IGNORECASE)) and not remove & re.IGNORECASE)
+        if op is _SRE.AT:
+            continue  # an anchor has no width: the run goes on
+        options = _options(op, argument, folded)
+        if options is not None:
+            runs.add(options, folded)
+            continue
+        runs.flush()
+        if op is _SRE.SUBPATTERN:
+            runs.offer(_best(_Runs(), argument[3], _folded_in(argument, folded)))
         elif op is _SRE.ATOMIC_GROUP:
-            _walk_in(runs, argument, folded)
-        elif op in (_SRE.MAX_REPEAT, _SRE.MIN_REPEAT, _SRE.POSSESSIVE_REPEAT):
-            least, most, inner = argument
-            if least == most == 1:
-                _walk_in(runs, inner, folded)
-                continue
-            runs.flush()
-            if least:
-                runs.offer(_best(_Runs(), inner, folded))
+            runs.offer(_best(_Runs(), argument, folded))
+        elif op in _REPEATS and argument[0]:
+            runs.offer(_best(_Runs(), argument[2], folded))
         elif op is _SRE.BRANCH:
-            runs.flush()
             runs.offer(_any_of([_best(_Runs(), branch, folded) for branch in argument[1]]))
-        elif op is not _SRE.AT:  # an anchor has no width: the run goes on
-            runs.flush()
     runs.flush()
     return runs.best
 
 
-def _walk_in(runs: _Runs, inner: Any, folded: bool) -> None:
-    """A group that occurs exactly once continues the run of its surroundings where it is nothing but literals."""
-    if all(op is _SRE.LITERAL for op, _ in inner):
-        for _, byte in inner:
-            runs.add(byte, folded)
-    else:
-        runs.flush()
-        runs.offer(_best(_Runs(), inner, folded))
+def _options(op: Any, argument: Any, folded: bool) -> list[bytes] | None:
+    """The few texts that an item can match, if it is that simple and keeps the case of its surroundings."""
+    if op is _SRE.LITERAL:
+        return [bytes([argument])]
+    if op is _SRE.IN:
+        try:
+            members = _members(argument, False)
+        except _Unknown:
+            return None
+        return [bytes([byte]) for byte in sorted(members)] if len(members) <= MAX_CLASS else None
+    if op is _SRE.SUBPATTERN:
+        return _sequence_options(argument[3], folded) if _folded_in(argument, folded) == folded else None
+    if op is _SRE.BRANCH:
+        branches = [_sequence_options(branch, folded) for branch in argument[1]]
+        listed = [option for branch in branches if branch is not None for option in branch]
+        return listed if None not in branches and len(listed) <= MAX_ALTERNATIVES else None
+    return None
+
+
+def _sequence_options(items: Any, folded: bool) -> list[bytes] | None:
+    texts = [b""]
+    for op, argument in items:
+        options = _options(op, argument, folded)
+        if options is None or len(texts) * len(options) > MAX_ALTERNATIVES:
+            return None
+        texts = [text + option for text in texts for option in options]
+    return texts
+
+
+def _folded_in(subpattern: Any, folded: bool) -> bool:
+    """Whether case is ignored inside a group, which may have flags of its own."""
+    _, add, remove, _ = subpattern
+    return (folded or bool(add & re.IGNORECASE)) and not remove & re.IGNORECASE
 
 
 def _any_of(branches: list[Literals | None]) -> Literals | None:
@@ -208,9 +234,9 @@ def _best_stretch(items: list[Any], folded: bool) -> list[Any]:
         else:
             stretches[-1].append(item)
 
-    def worth(stretch: list[Any]) -> tuple[int, int, bool]:
+    def worth(stretch: list[Any]) -> tuple[int, bool]:
         found = _best(_Runs(), stretch, folded)
-        return (0, 0, False) if found is None else _worth(found)
+        return (-99, False) if found is None else _worth(found)
 
     return _trimmed(max(stretches, key=worth))
 
@@ -242,7 +268,7 @@ def _trimmed(items: list[Any]) -> list[Any]:
 
 def _optional(item: Any) -> bool:
     op, argument = item
-    if op in (_SRE.MAX_REPEAT, _SRE.MIN_REPEAT, _SRE.POSSESSIVE_REPEAT):
+    if op in _REPEATS:
         return bool(argument[0] == 0)
     return bool(op is _SRE.SUBPATTERN and len(argument[3]) and all(_optional(inner) for inner in argument[3]))
 
@@ -264,11 +290,10 @@ def _item(op: Any, argument: Any, folded: bool) -> str:
     if op is _SRE.BRANCH:
         return "(?:" + "|".join(_sequence(branch, folded) for branch in argument[1]) + ")"
     if op is _SRE.SUBPATTERN:
-        _, add, remove, inner = argument
-        return "(?:" + _sequence(inner, (folded or bool(add & re.IGNORECASE)) and not remove & re.IGNORECASE) + ")"
+        return "(?:" + _sequence(argument[3], _folded_in(argument, folded)) + ")"
     if op is _SRE.ATOMIC_GROUP:
         return "(?:" + _sequence(argument, folded) + ")"
-    if op in (_SRE.MAX_REPEAT, _SRE.MIN_REPEAT, _SRE.POSSESSIVE_REPEAT):
+    if op in _REPEATS:
         least, most, inner = argument
         return _repeat(least, most, inner, folded)
     if op is _SRE.AT:

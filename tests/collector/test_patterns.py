@@ -39,7 +39,7 @@ PATTERNS = [
 NEEDLES = [
     "CUDA error: ", "CUDA", "Xid (PCI:0000:0a): 79", "OUT of Memory", "exit code: 1", "exited with code 12",
     "Traceback (most recent", "a", "b", "x", "foo", "bar", " ", "\t", "\v", "killed", "not ", "glooError",
-    "ncclInternalError", "loss=nan", "loss: inf", "z = ab.", "Rank 1", "RANK:2", "é", "end", "ran", "\n", "\r\n", "\r", "1",
+    "ncclInternalError", "loss=nan", "loss: inf", "z = ab.", "Rank 1", "RANK:2", "é", "end", "ran", "\n", "\r\n", "1",
 ]  # fmt: skip
 
 ENGINES = ["re", pytest.param("hyperscan", marks=pytest.mark.skipif(not engines.available(), reason="no hyperscan"))]
