@@ -88,7 +88,7 @@ def _errors(listed: list[Row], readings: Mapping[Key, list[Row]], placement: Pla
         return
     host = _host(row, placement)
     peers_have = any(other != host and gpu.startswith(("pci=", "uuid=")) for other, gpu in readings)
-    if facts["signature"] == "gpu/none-found" and peers_have:
+    if facts["signature"] == "gpu/nvml-init-failed" and peers_have:
         facts = {**facts, "strength": 2}
     yield _observation(facts, row, placement, row["error"])
 

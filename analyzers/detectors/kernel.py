@@ -20,6 +20,7 @@ from collector.data import lookup
 _PREVIOUS = re.compile(r"caused by previous Xid (\d+)")
 _NONFATAL = re.compile(r"\bnon-?fatal\b", re.IGNORECASE)
 _LIBRARY = re.compile(r" in ([^\s\[]+)\[")
+_SAME_AS_XID = {"gpu_lost": 79, "nvlink": 74}
 _PROGRAM_XIDS = frozenset({13, 31})
 _PROCESSES_OF_A_BAD_DEVICE = 3
 """From so many processes on one device on, the device is the common factor (NVIDIA's Xid 13 and 31 workflows)."""
@@ -103,7 +104,7 @@ def _xid(event: Event, events: list[Event], placement: Placement) -> Observation
     rank = next((r for pid in event.pids if (r := placement.rank_of_pid(pid, event.node)) is not None), None)
     if rank is None:
         rank = placement.rank_of_device(event.device, event.node)
-    judged = {**facts, "signature": f"kernel/xid-{event.code}", "title": f"{facts['meaning']} (Xid {event.code})"}
+    judged = {**facts, "signature": _xid_id(event), "title": f"{facts['meaning']} (Xid {event.code})"}
     detail = {"xid": event.code, "action": facts["action"], "fix": [_sentence(facts["action"])]}
     if event.code in _PROGRAM_XIDS:
         judged |= _program_or_device(event, events, rank)
@@ -112,8 +113,15 @@ def _xid(event: Event, events: list[Event], placement: Placement) -> Observation
     cause = _explaining_xid(event, facts.get("caused_by", ()), events)
     if cause is not None and judged["role"] in ("initiating", "cascade"):
         judged |= {"role": "cascade"}
-        detail["caused_by"] = f"kernel/xid-{cause.code}"
+        detail["caused_by"] = _xid_id(cause)
     return _stale(event, _observation(event, judged, rank, detail=detail))
+
+
+def _xid_id(event: Event) -> str:
+    """Id in the signature base, which describes the NVLink 5 Xids together."""
+    if event.code is not None and 144 <= event.code <= 150:
+        return "gpu/xid-144-150-nonfatal" if _NONFATAL.search(event.text) else "gpu/xid-144-150"
+    return f"gpu/xid-{event.code}"
 
 
 def _sentence(action: str) -> str:
@@ -168,7 +176,7 @@ def _sxid(event: Event, events: list[Event], placement: Placement) -> Observatio
     level = known.get("level", "fatal" if fatal else "noise")
     meaning = known.get("meaning", "the switch reported an event")
     judged = {
-        "signature": f"kernel/sxid-{event.code}",
+        "signature": "gpu/sxid-fatal" if fatal else "gpu/sxid-nonfatal",
         "cause": "gpu",
         "role": "initiating" if fatal or level == "stall" else "context",
         "strength": (3 if level == "always_fatal" else 2) if fatal else 1,
@@ -179,7 +187,7 @@ def _sxid(event: Event, events: list[Event], placement: Placement) -> Observatio
     lost = _explaining_xid(event, (79, 74, 119, 120), events)
     if lost is not None and judged["role"] == "initiating":
         judged["role"] = "cascade"
-        detail["caused_by"] = f"kernel/xid-{lost.code}"
+        detail["caused_by"] = _xid_id(lost)
     return _stale(event, _observation(event, judged, None, detail=detail))
 
 
@@ -190,7 +198,7 @@ def _other(event: Event, events: list[Event], placement: Placement) -> Iterator[
     facts = lookup("kernel_events")["events"].get(event.event)
     if facts is None or facts.get("silent") or (event.inside is False and facts["cause"] != "gpu"):
         return
-    if event.event == "gpu_lost" and _has_xid_79(event, events):
+    if _said_by_an_xid(event, events):
         return
     if event.event == "boot" and not _during_the_job(event, placement):
         return
@@ -213,13 +221,12 @@ def _other(event: Event, events: list[Event], placement: Placement) -> Iterator[
     yield _stale(event, _observation(event, judged, rank, detail=detail))
 
 
-def _has_xid_79(event: Event, events: list[Event]) -> bool:
-    return any(
-        other.event == "xid"
-        and other.code == 79
-        and same_node(other.node, event.node)
-        and event.device in (None, other.device)
-        for other in events
+def _said_by_an_xid(event: Event, events: list[Event]) -> bool:
+    """The driver says in plain words, too, what it has given a number."""
+    number = _SAME_AS_XID.get(event.event)
+    return number is not None and any(
+        e.event == "xid" and e.code == number and same_node(e.node, event.node) and event.device in (None, e.device)
+        for e in events
     )
 
 
@@ -239,7 +246,7 @@ def _explaining_event(event: Event, causes: Any, events: list[Event]) -> str | N
         if other.event != "xid":
             return str(lookup("kernel_events")["events"][other.event]["signature"])
         if lookup("xid").get(other.code, {}).get("severity") == "fatal":
-            return f"kernel/xid-{other.code}"
+            return _xid_id(other)
     return None
 
 
@@ -262,8 +269,10 @@ def _kills(kills: list[Event], placement: Placement) -> Iterator[Observation]:
         own = rank is not None
         if rank is None and event.pid is not None and event.inside is not False:
             rank = placement.rank_that_mentions(event.pid, event.node)
-        detail = {"process": event.process, "constraint": "memcg" if "cgroup" in event.text else "global"}
-        seen = _observation(event, facts, rank, detail=detail)
+        memcg = "Memory cgroup" in event.text or "CONSTRAINT_MEMCG" in event.text
+        judged = {**facts, "signature": facts["memcg"]} if memcg else facts
+        detail = {"process": event.process, "constraint": "memcg" if memcg else "global"}
+        seen = _observation(event, judged, rank, detail=detail)
         if not own:  # a rank's own pid settles the matter even where the clocks disagree
             seen = _stale(event, seen)
         if rank is None and not _job_process(event.process):
@@ -287,4 +296,5 @@ def _counted_kills(kills: list[Event], explained: set[str | None]) -> Iterator[O
         counter = event.pid is None and event.device is None
         if counter and not any(same_node(event.node, node) for node in explained):
             title = "A process in the memory cgroup of the job was killed because its limit was reached"
-            yield _observation(event, {**facts, "strength": 2, "title": title}, None, detail={"constraint": "memcg"})
+            judged = {**facts, "signature": facts["memcg"], "strength": 2, "title": title}
+            yield _observation(event, judged, None, detail={"constraint": "memcg"})

@@ -27,7 +27,7 @@ def test_a_lost_gpu_is_decisive_and_belongs_to_its_rank() -> None:
     rows = [gpu(index=0), gpu(index=1), gpu(index=None, pci="0000:12:00.0", error=lost)]
     ranks = [{"rank": 8 + i, "node": "n1", "local_rank": i, "device": f"0000:{0x10 + i:02x}:00.0"} for i in range(3)]
     (seen,) = detect(rows, ranks)
-    assert (seen.signature, seen.role, seen.strength, seen.cause) == ("gpu/lost", "initiating", 3, "gpu")
+    assert (seen.signature, seen.role, seen.strength, seen.cause) == ("gpu/device-lost", "initiating", 3, "gpu")
     assert (seen.rank, seen.node, seen.device, seen.issuer, seen.source) == (
         10, "n1", "0000:12:00.0", "driver", "gpu_state",
     )  # fmt: skip
@@ -38,9 +38,9 @@ def test_a_lost_gpu_is_decisive_and_belongs_to_its_rank() -> None:
     ("error", "signature", "strength"),
     [
         ("ERR!", "gpu/unreadable", 2),
-        ("GPU requires reset", "gpu/needs-reset", 2),
-        ("Failed to initialize NVML: Driver/library version mismatch", "gpu/driver-mismatch", 2),
-        ("No devices were found", "gpu/none-found", 1),
+        ("GPU requires reset", "gpu/reset-required", 2),
+        ("Failed to initialize NVML: Driver/library version mismatch", "gpu/nvml-mismatch", 2),
+        ("No devices were found", "gpu/nvml-init-failed", 1),
     ],
 )
 def test_each_message_has_its_meaning(error: str, signature: str, strength: int) -> None:
@@ -50,7 +50,7 @@ def test_each_message_has_its_meaning(error: str, signature: str, strength: int)
 
 def test_no_gpu_on_one_node_weighs_more_where_others_have_some() -> None:
     rows = [gpu("n1", None, error="No devices were found"), gpu("n2"), gpu("n3")]
-    assert short(detect(rows)) == [("gpu/none-found", "initiating", 2)]
+    assert short(detect(rows)) == [("gpu/nvml-init-failed", "initiating", 2)]
 
 
 def test_memory_errors_once_twice_and_before() -> None:
@@ -76,7 +76,7 @@ def test_heat_is_a_hint_where_it_is_the_exception() -> None:
     assert detect(cold) == []
     hot = gpu(index=3, throttle=["hw_slowdown", "hw_thermal_slowdown"])
     (seen,) = detect([*cold, hot])
-    assert short([seen]) == [("gpu/throttled", "initiating", 1)]
+    assert short([seen]) == [("gpu/clocks-throttled", "initiating", 1)]
     assert seen.detail["reasons"] == ["hw_slowdown", "hw_thermal_slowdown"]
     assert {s.role for s in detect([hot | {"index": i, "pci": None} for i in range(4)])} == {"context"}
 

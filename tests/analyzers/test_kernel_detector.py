@@ -5,7 +5,7 @@ import pytest
 
 from analyzers.case import CAUSES, ROLES, Case, Observation
 from analyzers.detectors import kernel
-from collector.data import lookup
+from collector.data import data_dir, lookup
 from collector.model import Artifact, ArtifactKind, LogLine, Origin
 from collector.readers import kernel_log
 
@@ -64,7 +64,7 @@ def test_one_kill_in_two_logs_and_a_counter_is_one_observation_of_the_rank() -> 
     assert len(events) == 3
     (seen,) = detect(events, [rank(0), rank(1, pid=31637), rank(2)])
     assert (seen.signature, seen.rank, seen.strength, seen.role, seen.cause) == (
-        "host/oom-killed", 1, 3, "initiating", "host_memory",
+        "host/cgroup-oom-killer", 1, 3, "initiating", "host_memory",
     )  # fmt: skip
     assert (seen.path, seen.line, seen.issuer, seen.source, seen.scope) == (
         "dmesg_T.txt", 60, "kernel", "kernel_log", "rank",
@@ -128,17 +128,17 @@ def test_a_lost_gpu_explains_its_echoes_and_is_reported_once() -> None:
     )
     seen = detect(rows(text, node="n1"), [rank(number, node="n1") for number in range(4)])
     assert roles(seen) == {
-        "kernel/xid-79": "initiating",
-        "kernel/xid-154": "confirmation",
-        "kernel/xid-45": "cascade",
-        "kernel/xid-74": "cascade",
-        "kernel/xid-31": "cascade",
-        "kernel/sxid-20034": "cascade",
+        "gpu/xid-79": "initiating",
+        "gpu/xid-154": "confirmation",
+        "gpu/xid-45": "cascade",
+        "gpu/xid-74": "cascade",
+        "gpu/xid-31": "cascade",
+        "gpu/sxid-fatal": "cascade",
     }
     first = seen[0]
     assert (first.strength, first.cause, first.device, first.node, first.rank) == (3, "gpu", "0000:3b:00.0", "n1", None)
     assert "fallen off the bus" in first.title and first.detail["fix"]
-    assert [s.rank for s in seen if s.signature == "kernel/xid-45"] == [1]
+    assert [s.rank for s in seen if s.signature == "gpu/xid-45"] == [1]
 
 
 def test_the_link_error_above_a_gpu_comes_first() -> None:
@@ -151,8 +151,8 @@ def test_the_link_error_above_a_gpu_comes_first() -> None:
     seen = detect(rows(text))
     assert [(s.signature, s.role) for s in seen] == [
         ("host/pcie-corrected", "context"),
-        ("host/pcie-fatal", "initiating"),
-        ("kernel/xid-79", "initiating"),
+        ("host/pcie-uncorrectable", "initiating"),
+        ("gpu/xid-79", "initiating"),
     ]
 
 
@@ -178,9 +178,9 @@ def test_an_echo_stands_for_the_xid_that_it_names() -> None:
     )
     seen = detect(rows(text))
     initiating = [(s.signature, s.device) for s in seen if s.role == "initiating"]
-    assert initiating == [("kernel/xid-149", "0000:dc:00.0")]
-    assert {s.signature: s.detail.get("caused_by") for s in seen}["kernel/xid-145"] == "kernel/xid-149"
-    assert all(s.role == "cascade" for s in seen if s.signature == "kernel/xid-45")
+    assert initiating == [("gpu/xid-144-150", "0000:dc:00.0")]
+    assert [(s.role, s.detail["caused_by"]) for s in seen if s.detail["xid"] == 145] == [("cascade", "gpu/xid-144-150")]
+    assert all(s.role == "cascade" for s in seen if s.signature == "gpu/xid-45")
 
 
 def test_the_word_nonfatal_makes_it_context() -> None:
@@ -233,11 +233,11 @@ def test_a_hung_task_is_an_echo_of_the_storage_it_waits_for() -> None:
     stuck = "INFO: task python3:4001 blocked for more than 120 seconds."
     seen = detect(rows(dmesg("nfs: server nas1 not responding, still trying", stuck, stuck)), [rank(1)])
     assert [(s.signature, s.role) for s in seen] == [
-        ("host/nfs-not-responding", "initiating"),
+        ("storage/nfs-not-responding", "initiating"),
         ("host/hung-task", "cascade"),
     ]
     assert seen[1].detail == {"count": 2, "pid": 4001, "pids": [4001], "undated": True} | {
-        "caused_by": "host/nfs-not-responding",
+        "caused_by": "storage/nfs-not-responding",
         "fix": seen[1].detail["fix"],
     }
 
@@ -246,7 +246,7 @@ def test_a_reboot_counts_only_while_the_job_runs() -> None:
     ranks = [rank(0, first_line_at=START, last_line_at=START + 600 * SECOND)]
     boot = "Linux version 5.15.0-105-generic (buildd@x) (gcc 11.4.0) #115-Ubuntu SMP"
     assert detect(rows(iso(-300, boot)), ranks) == []
-    assert [s.signature for s in detect(rows(iso(300, boot)), ranks)] == ["host/rebooted"]
+    assert [s.signature for s in detect(rows(iso(300, boot)), ranks)] == ["host/node-rebooted"]
     assert detect(rows(iso(300, boot))) == []
 
 
@@ -273,7 +273,7 @@ def test_a_healthy_node_accuses_nobody() -> None:
     seen = detect(rows(HEALTHY, node="n1"), [rank(0, node="n1")])
     assert {s.role for s in seen} <= {"context"} and all(s.strength == 1 for s in seen)
     assert {s.signature for s in seen} == {
-        "host/pcie-corrected", "host/machine-check-corrected", "kernel/peermem-invalid-context",
+        "host/pcie-corrected", "host/machine-check-logged", "gpu/peermem-invalid-context",
     }  # fmt: skip
 
 
@@ -282,6 +282,16 @@ def test_no_rows_no_observations() -> None:
 
 
 # --- the tables -------------------------------------------------------------------------------------------------------
+
+
+def test_an_id_is_described_by_the_signature_base_or_by_its_own_fix() -> None:
+    base = data_dir("signatures")
+    for name, facts in lookup("kernel_events")["events"].items():
+        described = (base / f"{facts['signature']}.yaml").is_file()
+        assert described or facts.get("fix") or facts["role"] == "context" or facts.get("silent"), name
+    assert (base / f"{lookup('kernel_events')['events']['oom_kill']['memcg']}.yaml").is_file()
+    for number in (13, 31, 43, 45, 48, 63, 64, 74, 79, 94, 95, 119, 154):
+        assert (base / f"gpu/xid-{number}.yaml").is_file()
 
 
 def test_the_tables_keep_to_the_closed_lists() -> None:
