@@ -104,7 +104,7 @@ def _xid(event: Event, events: list[Event], placement: Placement) -> Observation
     rank = next((r for pid in event.pids if (r := placement.rank_of_pid(pid, event.node)) is not None), None)
     if rank is None:
         rank = placement.rank_of_device(event.device, event.node)
-    judged = {**facts, "signature": _xid_id(event), "title": f"{facts['meaning']} (Xid {event.code})"}
+    judged = {**facts, "signature": _xid_id(event), "title": f"{facts['meaning']} ({_named(event)})"}
     detail = {"xid": event.code, "action": facts["action"], "fix": [_sentence(facts["action"])]}
     if event.code in _PROGRAM_XIDS:
         judged |= _program_or_device(event, events, rank)
@@ -124,6 +124,10 @@ def _xid_id(event: Event) -> str:
     return f"gpu/xid-{event.code}"
 
 
+def _named(event: Event) -> str:
+    return f"Xid {event.code}, {event.device}" if event.device else f"Xid {event.code}"
+
+
 def _sentence(action: str) -> str:
     return action[0].upper() + action[1:] + "."
 
@@ -133,7 +137,7 @@ def _program_or_device(event: Event, events: list[Event], rank: int | None) -> d
     alike = [e for e in events if e.event == "xid" and e.code in _PROGRAM_XIDS and same_node(e.node, event.node)]
     processes = {pid for e in alike if e.device == event.device for pid in e.pids}
     if len({e.device for e in alike}) == 1 and len(processes) >= _PROCESSES_OF_A_BAD_DEVICE:
-        title = f"One GPU faulted in {len(processes)} processes and no other GPU did (Xid {event.code})"
+        title = f"One GPU faulted in {len(processes)} processes and no other GPU did ({_named(event)})"
         return {"cause": "gpu", "strength": 2, "title": title}
     return {"strength": 2 if rank is not None else 1}
 
@@ -270,14 +274,19 @@ def _kills(kills: list[Event], placement: Placement) -> Iterator[Observation]:
         if rank is None and event.pid is not None and event.inside is not False:
             rank = placement.rank_that_mentions(event.pid, event.node)
         memcg = "Memory cgroup" in event.text or "CONSTRAINT_MEMCG" in event.text
-        judged = {**facts, "signature": facts["memcg"]} if memcg else facts
+        why = "the limit of its memory cgroup was reached" if memcg else "host memory was exhausted"
+        victim = f"{event.process or 'a process'} (pid {event.pid})" if event.pid is not None else "processes"
+        judged = {
+            **facts,
+            "signature": facts["memcg" if memcg else "signature"],
+            "title": f"The kernel's OOM killer killed {victim}: {why}",
+        }
         detail = {"process": event.process, "constraint": "memcg" if memcg else "global"}
         seen = _observation(event, judged, rank, detail=detail)
         if not own:  # a rank's own pid settles the matter even where the clocks disagree
             seen = _stale(event, seen)
         if rank is None and not _job_process(event.process):
             seen.role, seen.strength = "context", 1
-            seen.title = "The kernel killed a process because memory was exhausted"
         elif rank is None and seen.role == "initiating":
             seen.strength = 2
             first = unplaced.setdefault(event.node, seen)
