@@ -98,6 +98,7 @@ def _read(evidence: Evidence, artifacts: Sequence[Artifact], budget: Budget, loc
     known = roster.build(evidence.lines)
     evidence.lines = known.lines
     evidence.world_size = known.world_size
+    evidence.tables["incidents"].append({"incident": evidence.incident, "world_size": known.world_size})
     evidence.tables["ranks"].extend(known.ranks)
     evidence.tables["scheduler_events"].extend(exits.read(known.lines))
 
@@ -108,8 +109,9 @@ def _also_a_log(artifact: Artifact) -> bool:
 
 
 def _rows(module: str, artifact: Artifact, ledger: list[LedgerEntry]) -> list[dict[str, Any]]:
+    reader = import_module(module)
     try:
-        rows: list[dict[str, Any]] = import_module(module).read(artifact)
+        rows: list[dict[str, Any]] = reader.read(artifact)
     except Exception as error:  # a reader that breaks its contract costs its own artifact, never the diagnosis
         ledger.append(
             LedgerEntry(
@@ -119,7 +121,8 @@ def _rows(module: str, artifact: Artifact, ledger: list[LedgerEntry]) -> list[di
         )  # fmt: skip
         return []
     outcome = Outcome.COLLECTED if rows else Outcome.EMPTY
-    detail = None if rows else "nothing in it could be read as evidence"
+    why = getattr(reader, "problem", None)
+    detail = None if rows else (why(artifact) if why else None) or "nothing in it could be read as evidence"
     ledger.append(
         LedgerEntry(
             "log_dir", artifact.path, outcome, artifact.origin, artifact.kind, max(artifact.size, 0),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 from collector.data import data_dir
@@ -48,8 +48,12 @@ def _patterns() -> Mapping[str, Any]:
     }
 
 
+@lru_cache(maxsize=1 << 18)
 def progress_step(text: str) -> int | None:
-    """The step or iteration counter of a progress line, or None for any other line."""
+    """The step or iteration counter of a progress line, or None for any other line.
+
+    Remembered, because the roster, the detectors and the ranking all ask for the same lines.
+    """
     if not any(hint in text for hint in _PROGRESS_HINTS):
         return None
     for pattern in _patterns()["progress"]:

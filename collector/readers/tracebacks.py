@@ -217,8 +217,9 @@ class _Parser:
         last = self._last
         if last is None or len(last.members) - len(last.frames) * 3 > _MAX_MESSAGE_LINES:
             return
-        if line.at_lo is not None or (line.issuer == "launcher" and last.line.issuer != "launcher"):
-            self._last = None if line.at_lo is not None else last
+        others = ("launcher", "scheduler")
+        if line.at_lo is not None or (line.issuer in others and last.line.issuer not in others):
+            self._last = None  # the next log line, or another program's: the message is over
             return
         if last.end == self._before(index):
             last.end = index

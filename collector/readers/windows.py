@@ -8,6 +8,7 @@ one pass over the bytes) points at. What is left out is recorded as a gap, never
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO, NamedTuple
 
@@ -17,6 +18,8 @@ MAX_LINE = 64 << 10
 _CUT_HEAD, _CUT_TAIL = 48 << 10, 15 << 10
 _BEFORE, _AFTER = 6 << 10, 20 << 10
 """Bytes kept around a hit: the traceback's frames stand before its last line, the message's rest after it."""
+_LINE = 160
+"""Bytes of a typical line: turns a budget of lines into one of bytes."""
 _MAX_HITS = 64
 """Hits followed per file end: the first and the last ones; the rest repeat."""
 
@@ -70,10 +73,9 @@ def select(
     with opener() as file:
         data = _read_up_to(file, FULL_BYTES + 1)
     if len(data) <= FULL_BYTES:
-        lines = list(_split(data, 1, 0))
-        if len(lines) <= max_lines:
-            return _cut_all(lines)
-        return _cut_all(*_thin(lines, max_lines, locate, opener))
+        if data.count(b"\n") <= max_lines:
+            return _cut_all(list(_split(data, 1, 0)))
+        return _cut_all(*_windows(lambda: io.BytesIO(data), max_lines, locate))
     return _cut_all(*_windows(opener, max_lines, locate))
 
 
@@ -128,34 +130,11 @@ def _hits(opener: Callable[[], BinaryIO], locate: Locate | None) -> tuple[list[t
     return first + last[-_MAX_HITS:], counting.bytes, counting.newlines
 
 
-def _thin(
-    lines: list[RawLine], max_lines: int, locate: Locate | None, opener: Callable[[], BinaryIO]
-) -> tuple[list[RawLine], list[Gap]]:
-    """Head, tail and neighbourhoods of hits of a file that is in memory already."""
-    hits, _, _ = _hits(opener, locate)
-    head = max(max_lines // 4, 50)
-    tail = max(max_lines // 2, 100)
-    keep = [False] * len(lines)
-    for start, stop in [(0, head), (len(lines) - tail, len(lines)), *((h - 40, h + 40) for h, _ in hits)]:
-        for i in range(max(start, 0), min(stop, len(lines))):
-            keep[i] = True
-    kept: list[RawLine] = []
-    gaps: list[Gap] = []
-    for raw, wanted in zip(lines, keep, strict=True):
-        if wanted:
-            kept.append(raw)
-        elif gaps and gaps[-1].end == raw.offset:
-            gaps[-1] = gaps[-1]._replace(end=raw.offset + len(raw.data) + 1)
-        else:
-            gaps.append(Gap(raw.offset, raw.offset + len(raw.data) + 1, "middle of a long log"))
-    return kept, gaps
-
-
 def _windows(opener: Callable[[], BinaryIO], max_lines: int, locate: Locate | None) -> tuple[list[RawLine], list[Gap]]:
     """Head, tail and neighbourhoods of hits of a file that is too large to hold."""
     hits, size, newlines = _hits(opener, locate)
-    head_bytes = min(max(max_lines // 4, 50) * 160, 4 << 20)
-    tail_bytes = min(max(max_lines // 2, 100) * 160, 8 << 20)
+    head_bytes = min(max(max_lines // 4, 50) * _LINE, 4 << 20)
+    tail_bytes = min(max(max_lines // 2, 100) * _LINE, 8 << 20)
     spans = [(0, head_bytes), (max(size - tail_bytes, 0), size)]
     spans += [(max(offset - _BEFORE, 0), min(offset + _AFTER, size)) for _, offset in hits]
     anchors = sorted({(0, 1), *((offset, line) for line, offset in hits)})
