@@ -52,7 +52,7 @@ _CGROUP_COUNTER = re.compile(rb"(?:\w+ \d+\n){2,}")
 # ls -l; find -printf "%s %time %mode %path"; aws s3 ls
 _LISTING = re.compile(
     rb"^(?:[-dl][rwxsStT-]{9}[.+@]?\s+\d+\s+\S+\s+\S+\s+\d+ .*"
-    rb"|\s*\d+ \d{4}-\d\d-\d\dT\S+ \d{4} .+"
+    rb"|[ \t]*\d+ \d{4}-\d\d-\d\dT\S+ \d{4} .+"
     rb"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d +\d+ .+)$",
     re.MULTILINE,
 )

@@ -214,7 +214,7 @@ class LogDir:
                     return None
 
             for group in checkpoint_names.group(inside, read_small):
-                members = [inside[parts] for parts in (*group.members, *group.trackers)]
+                members = [inside[parts] for parts in dict.fromkeys((*group.members, *group.trackers))]
                 used.update(member.path for member in members)
                 artifacts.append(_checkpoint(group, members))
         return artifacts, used
