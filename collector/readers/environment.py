@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 from collector.model import Artifact
 
 _MAX_BYTES = 16 << 20
+_WIDTH = 1000
+"""Longer lines are cut: no report has them, and patterns take their time on them."""
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -24,6 +26,10 @@ class _Fact(NamedTuple):
     value: str
     source: str
     line: int
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    return ((number, line[:_WIDTH]) for number, line in enumerate(text.splitlines(), 1))
 
 
 # --- collect_env ------------------------------------------------------------------------------------------------------
@@ -54,7 +60,7 @@ _GPU = re.compile(r"(?:GPU models and configuration:\s*)?GPU (\d+): (.+)")
 def _collect_env(text: str) -> Iterator[_Fact]:
     if "PyTorch version:" not in text or "Is debug build:" not in text:
         return
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in _lines(text):
         name, colon, value = line.partition(":")
         known = _COLLECT_ENV.get(name.strip())
         if colon and known is not None and value.strip().lower() not in _UNKNOWN:
@@ -83,7 +89,7 @@ _DS_LINE = re.compile(r"^([a-z][\w ()/.]*?) \.{3,} (.+?)\s*$")
 def _ds_report(text: str) -> Iterator[_Fact]:
     if "DeepSpeed general environment info" not in text:
         return
-    for number, line in enumerate(_ANSI.sub("", text).splitlines(), 1):
+    for number, line in _lines(_ANSI.sub("", text)):
         pair = _DS_LINE.match(line)
         if pair is None:
             continue
@@ -111,7 +117,7 @@ def _package(name: str) -> str:
 def _packages(text: str) -> Iterator[_Fact]:
     listed: list[_Fact] = []
     table = False
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in _lines(text):
         line = line.strip()
         if _TABLE_HEAD.match(line):
             table = True
@@ -161,7 +167,7 @@ _NCCL = re.compile(r"\bNCCL version:? v?(\d+\.\d+[\w.+]*)")
 
 
 def _nccl(text: str) -> Iterator[_Fact]:
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in _lines(text):
         if version := _NCCL.search(line):
             yield _Fact("nccl", version[1], "log", number)
 
@@ -194,7 +200,7 @@ def looks_like(head: bytes) -> bool:
     """Whether a file is such a report and nothing else: a rank's log that starts with one stays a rank's log."""
     text = head.decode("utf-8", "replace")
     parts = text.split("\0") if "\0" in text else text.splitlines()
-    lines = [line.strip() for line in _ANSI.sub("", "\n".join(parts)).splitlines() if line.strip()]
+    lines = [line.strip() for _, line in _lines(_ANSI.sub("", "\n".join(parts))) if line.strip()]
     if not lines:
         return False
     if any(line.startswith("PyTorch version:") for line in lines[:6]) and "Is debug build:" in text:

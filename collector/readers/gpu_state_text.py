@@ -8,8 +8,14 @@ from collections.abc import Iterator, Mapping
 
 from collector.readers.gpu_state_tree import SHARED, Gpu, from_tree
 
+_WIDTH = 1000
 _GPU_HEADER = re.compile(r"GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)\s*$")
 _PAIR = re.compile(r"^(\s*)(\S.*?)\s*(?: : (.*)|:)?$")
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """Numbered lines, cut: no form has long ones, and patterns take their time on them."""
+    return ((number, line[:_WIDTH]) for number, line in enumerate(text.splitlines(), 1))
 
 
 def read_query(text: str) -> Iterator[Gpu]:
@@ -21,7 +27,7 @@ def read_query(text: str) -> Iterator[Gpu]:
     opened: int | None = None
     stack: list[tuple[int, str]] = []
     index = -1
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in _lines(text):
         if header := _GPU_HEADER.match(line):
             if opened is not None:
                 yield from_tree(tree, opened, shared)
@@ -84,17 +90,27 @@ _REASON_BITS = (
 )  # fmt: skip
 
 
+_PLAIN_COLUMN = re.compile(r"[a-z][a-z0-9_.]*")
+_TELLING = frozenset({"uuid", "gpu_uuid", "gpu_bus_id", "driver_version"})
+
+
 def _columns(line: str) -> list[str] | None:
-    """Query names of a header line of `--format=csv`, without units; None if the line is none."""
-    names = [re.sub(r"\s*\[.*\]$", "", part.strip()) for part in line.split(",")]
-    known = sum(1 for name in names if name in _COLUMNS or _REASON_COLUMN.fullmatch(name) or re.match(r"\w+\.\w", name))
-    return names if known == len(names) and sum(1 for name in names if name in _COLUMNS) >= 2 else None
+    """Query names of a header line of `--format=csv`, without units; None if the line is none.
+
+    Names such as `index, name` head many a table: one that only this tool uses has to be among them.
+    """
+    names = [re.sub(r"\s*\[.*\]$", "", part.strip()) for part in line[:4096].split(",")]
+    if not all(_PLAIN_COLUMN.fullmatch(name) for name in names):
+        return None
+    known = [name for name in names if name in _COLUMNS or _REASON_COLUMN.fullmatch(name)]
+    telling = any(name in _TELLING or "." in name for name in known)
+    return names if len(known) >= 2 and telling else None
 
 
 def read_csv(text: str) -> Iterator[Gpu]:
     """GPUs of `nvidia-smi --query-gpu=... --format=csv[,nounits]`; without its header a table cannot be understood."""
     names: list[str] | None = None
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in _lines(text):
         header = _columns(line)
         if header is not None:
             names = header
@@ -145,7 +161,7 @@ def read_table(text: str) -> Iterator[Gpu]:
     if banner is None:
         return
     gpu: Gpu | None = None
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in _lines(text):
         if row := _ROW.match(line):
             if gpu is not None:
                 yield gpu
@@ -164,9 +180,9 @@ def read_table(text: str) -> Iterator[Gpu]:
 
 def read_list(text: str) -> Iterator[Gpu]:
     """GPUs of `nvidia-smi -L`, and the messages between them."""
-    if _LISTED.search(text) is None:
+    if not any(_LISTED.match(line.strip()) for _, line in _lines(text)):
         return
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in _lines(text):
         if listed := _LISTED.match(line.strip()):
             yield Gpu({"index": listed[1], "model": listed[2], "uuid": listed[3]}, number)
         else:
@@ -175,7 +191,7 @@ def read_list(text: str) -> Iterator[Gpu]:
 
 def read_messages(text: str) -> Iterator[Gpu]:
     """What nvidia-smi says instead of a state: one entry per message."""
-    for number, line in enumerate(text.splitlines()[:200], 1):
+    for number, line in _lines(text[: 1 << 16]):
         yield from _message(line, number)
 
 
@@ -197,7 +213,7 @@ def looks_like(head: bytes) -> bool:
     Job scripts like to run nvidia-smi first: a rank's log that starts with its table stays a rank's log.
     """
     text = head.decode("utf-8", "replace").lstrip("\ufeff")
-    lines = [line for line in text.splitlines() if line.strip() and not _DATE.match(line)]
+    lines = [line for _, line in _lines(text) if line.strip() and not _DATE.match(line)]
     if not lines:
         return False
     first = lines[0].strip()

@@ -27,6 +27,8 @@ __all__ = ["Pattern", "find", "looks_like", "node_name", "patterns", "read"]
 _BLOCK = 4 << 20
 _MAX_LINE = 64 << 10
 """A longer line is no kernel message; its tail is ignored."""
+_MAX_MESSAGE = 2000
+"""The kernel's own limit is about 1000 characters."""
 _KEEP = 250
 """Rows kept of the first and of the last lines of one event on one device: a dying disk prints thousands."""
 _BOOT_SECONDS = 300.0
@@ -215,7 +217,7 @@ def _inherit(parsed: Line, data: bytes, start: int, year: int | None, artifact: 
 
 
 def _row(artifact: Artifact, line: Line) -> dict[str, Any] | None:
-    found = find(line.message, line.kernel)
+    found = find(line.message[:_MAX_MESSAGE], line.kernel)
     if found is None:
         return None
     pattern, match = found
@@ -236,7 +238,7 @@ def _row(artifact: Artifact, line: Line) -> dict[str, Any] | None:
         "device": device,
         "pid": _number(groups.get("pid")),
         "process": None if groups.get("process") in (None, "<unknown>") else groups["process"],
-        "text": line.message.strip()[:2000],
+        "text": line.message.strip()[:_MAX_MESSAGE],
     }
 
 

@@ -1,5 +1,6 @@
 # ruff: noqa: E501 (tables read better in one line)
 import io
+import time
 from pathlib import Path
 
 import pytest
@@ -149,3 +150,18 @@ def test_any_bytes_give_rows_or_nothing(parts: list[bytes]) -> None:
     data = b"\n".join(parts)
     environment.looks_like(data)
     assert all(row["name"] and row["value"] and row["line"] >= 1 for row in rows(data))
+
+
+@pytest.mark.parametrize("filler", ("a", " ", ".", ": ", "| 1 ", "GPU 1: ", "A=1 ", "a==", "a .... "))
+def test_a_long_line_costs_little(filler: str) -> None:
+    start = time.process_time()
+    for head in (
+        (DATA / "ds_report.txt").read_text(),
+        "PyTorch version: 1\nIs debug build: False\n",
+        "Package Version\n",
+        "",
+    ):
+        text = head + filler * (200_000 // len(filler)) + "x\n"
+        read(text)
+        environment.looks_like(text.encode()[:65536])
+    assert time.process_time() - start < 2

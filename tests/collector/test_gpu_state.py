@@ -256,9 +256,9 @@ def test_query_text_of_two_generations() -> None:
 def test_csv_is_read_by_its_header() -> None:
     text = (
         "timestamp, index, name, uuid, pci.bus_id, driver_version, ecc.errors.uncorrected.volatile.total, "
-        "remapped_rows.pending, power.draw [W], temperature.gpu, memory.used [MiB], clocks_event_reasons.active\n"
-        "2026/12/01 01:24:59.250, 0, NVIDIA H100, GPU-a, 00000000:19:00.0, 550.54.15, 0, No, 70.03 W, 34, 2 MiB, 0x0000000000000001\n"
-        "2026/12/01 01:24:59.250, 1, NVIDIA H100, GPU-b, 00000000:3B:00.0, 550.54.15, [Unknown Error], Yes, [N/A], ERR!, 2 MiB, 0x00000000000000C8\n"
+        "remapped_rows.pending, power.draw [W], temperature.gpu, pstate, memory.used [MiB], clocks_event_reasons.active\n"
+        "2026/12/01 01:24:59.250, 0, NVIDIA H100, GPU-a, 00000000:19:00.0, 550.54.15, 0, No, 70.03 W, 34, P0, 2 MiB, 0x0000000000000001\n"
+        "2026/12/01 01:24:59.250, 1, NVIDIA H100, GPU-b, 00000000:3B:00.0, 550.54.15, [Unknown Error], Yes, [N/A], ERR!, P0, 2 MiB, 0x00000000000000C8\n"
     )
     assert gpu_state.looks_like(text.encode())
     well, ill = read(text)
@@ -373,6 +373,7 @@ def test_amd_in_both_forms() -> None:
         "step 1 loss 2.0\nNo devices were found\n",
         "RuntimeError: No CUDA GPUs are available\n",
         "lr, loss, step\n0.1, 2.0, 1\n",
+        "index, name, serial\n0, a.png, 7\n",
         '{"step": 1, "loss": 2.0}\n',
         '[{"gpu": "a", "loss": 1}]',
         "<?xml version='1.0'?><html></html>",
@@ -394,3 +395,13 @@ def test_any_bytes_give_rows_or_nothing(parts: list[bytes], cut: int) -> None:
     gpu_state.looks_like(data)
     for row in read(data):
         assert row["path"] == "smi" and (row["index"] is None or isinstance(row["index"], int))
+
+
+@pytest.mark.parametrize("filler", ("a", " ", ".", ": ", "| 1 ", "GPU 1: ", "A=1 ", "a==", "a .... "))
+def test_a_long_line_costs_little(filler: str) -> None:
+    start = time.process_time()
+    for head in (QUERY, TABLE, "", "index, uuid, temperature.gpu\n"):
+        text = head + filler * (200_000 // len(filler)) + "x\n"
+        read(text)
+        gpu_state.looks_like(text.encode()[:65536])
+    assert time.process_time() - start < 2

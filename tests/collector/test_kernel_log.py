@@ -1,5 +1,6 @@
 import io
 import json
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -263,6 +264,14 @@ def test_any_bytes_give_rows_or_nothing(parts: list[bytes]) -> None:
     kernel_log.looks_like(data)
     count = data.count(b"\n") + 1
     assert all(1 <= row["line"] <= count for row in kernel_log.read(artifact(data)))
+
+
+@pytest.mark.parametrize("needle", sorted({n for p in kernel_log.patterns() for n in p.needs}))
+def test_a_long_line_costs_little(needle: str) -> None:
+    start = time.process_time()
+    for filler in ("a", " ", "a: ", f"{needle} ", "9[", "0000:00:00.0 "):
+        read(f"[1.000000] {filler * (60_000 // len(filler))}{needle}\n[1.000001] {needle}{filler * 20_000}\n")
+    assert time.process_time() - start < 2
 
 
 def test_a_file_that_cannot_be_opened_gives_nothing() -> None:
