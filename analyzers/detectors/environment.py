@@ -17,7 +17,7 @@ from collector.model import LogLine
 
 Row = Mapping[str, Any]
 Place = tuple[str, str | int]
-"""("node", name) or ("rank", number): whose fact it is."""
+"""("node", name), ("rank", number) or ("folder", path): whose fact it is."""
 Facts = dict[str, tuple[str, Row]]
 
 _PRINTED_WITHIN = 5000
@@ -63,11 +63,15 @@ def _by_place(case: Case) -> dict[Place, Facts]:
         *case.rows("environment"),
         *({**row, "name": "driver", "value": row.get("driver")} for row in case.rows("gpus")),
     ]
+    folders = _sibling_folders(rows)
     for row in rows:
+        folder, _, file = str(row.get("path") or "").rpartition("/")
         if row.get("node"):
             place: Place = ("node", str(row["node"]))
         elif row.get("rank") is not None:
             place = ("rank", int(row["rank"]))
+        elif folder in folders.get(file, ()):
+            place = ("folder", folder)
         else:
             continue  # files of unknown origin may come from one node: their differences say nothing
         name, value = row.get("name"), row.get("value")
@@ -79,6 +83,16 @@ def _by_place(case: Case) -> dict[Place, Facts]:
     for place, name in unclear:
         del places[place][name]
     return places
+
+
+def _sibling_folders(rows: list[Row]) -> dict[str, set[str]]:
+    """Folders that hold a file of the same name each, as one gets by collecting it from every node."""
+    folders: dict[str, set[str]] = {}
+    for row in rows:
+        folder, _, file = str(row.get("path") or "").rpartition("/")
+        if not row.get("node") and row.get("rank") is None:
+            folders.setdefault(file, set()).add(folder)
+    return {file: found for file, found in folders.items() if len(found) > 1}
 
 
 def _rule(name: str) -> Row | None:
@@ -106,7 +120,7 @@ def _odd_one_out(place: Place, differences: Mapping[str, tuple[str, str]], facts
         cause="environment",
         title=f"{_called(place)} has another {_shown(first)} than the others",
         text=f"{_shown(first)}: {own} (others: {usual})",
-        scope="node" if kind == "node" else "rank",
+        scope="rank" if kind == "rank" else "node",
         strength=rule["strength"],
         rank=who if isinstance(who, int) else None,
         node=str(who) if kind == "node" else row.get("node"),

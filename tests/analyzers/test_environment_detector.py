@@ -74,6 +74,13 @@ def test_ranks_are_compared_where_nodes_are_unknown() -> None:
     assert (seen.rank, seen.node, seen.scope) == (2, None, "rank")
 
 
+def test_files_of_one_name_in_several_folders_are_of_several_nodes() -> None:
+    rows = [fact(None, "driver", "1" if part != "c" else "2") | {"path": f"{part}/collect_env.txt"} for part in "abc"]
+    (seen,) = detect(rows)
+    assert (seen.node, seen.scope, seen.path) == (None, "node", "c/collect_env.txt")
+    assert seen.title == "folder c has another driver than the others"
+
+
 def test_drivers_are_compared_through_the_gpu_state() -> None:
     gpus = [
         {"node": f"n{n}", "driver": "535.1" if n < 3 else "550.2", "path": f"n{n}/smi.xml", "line": 4}
@@ -86,7 +93,7 @@ def test_drivers_are_compared_through_the_gpu_state() -> None:
 def test_what_says_nothing() -> None:
     assert detect([]) == []
     assert detect(fleet("torch", "2.1.0", "2.1.0", "2.1.0")) == []
-    unplaced = [fact(None, "torch", value) for value in ("1", "1", "2")]
+    unplaced = [fact(None, "torch", value) | {"path": f"env{value}.txt"} for value in ("1", "1", "2")]
     assert detect(unplaced) == []
     unclear = fleet("torch", "1", "1", "2") + [fact("n3", "torch", "1")]
     assert detect(unclear) == []
