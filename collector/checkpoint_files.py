@@ -101,8 +101,9 @@ def _torch_zip(file: RegularFile) -> State:
             records = archive.infolist()
             start = archive.start_dir
             for record in records:
-                if record.header_offset + record.compress_size > start:
-                    return State("corrupt", f"record {record.filename[-80:]} reaches beyond the data")
+                # zipfile shifts offsets until they fit the directory: bytes lost in the middle show as negative ones
+                if record.header_offset < 0 or record.header_offset + record.compress_size > start:
+                    return State("corrupt", f"record {record.filename[-80:]} does not lie within the data")
             for record in records[-_LOCAL_HEADERS:]:
                 file.seek(record.header_offset)
                 if file.read(4) != b"PK\x03\x04":

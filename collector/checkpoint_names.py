@@ -125,6 +125,7 @@ def group(files: Iterable[Parts], read_small: Callable[[Parts], bytes | None]) -
     for parts in listed:
         if (home := _home(parts, tags)) is not None:
             homes[home].append(parts)
+    _join_folders(listed, homes)
     groups = {home: Group(home, members) for home, members in homes.items()}
     placed = {parts for members in homes.values() for parts in members}
     for parts in listed:
@@ -139,6 +140,16 @@ def group(files: Iterable[Parts], read_small: Callable[[Parts], bytes | None]) -
         if known is not None:
             known.trackers.extend(trackers)
     return [groups[home] for home in sorted(groups)]
+
+
+def _join_folders(files: list[Parts], homes: dict[Parts, list[Parts]]) -> None:
+    """Tensor files beside those of a sharded checkpoint belong to it, whatever their names (an index may name them)."""
+    placed = {parts for home, members in homes.items() for parts in members if home != parts}
+    for parts in files:
+        folder = parts[:-1]
+        if TENSOR.search(parts[-1]) and folder in homes and parts not in placed:
+            homes.pop(parts, None)
+            homes[folder].append(parts)
 
 
 def _adopt(parts: Parts, groups: dict[Parts, Group]) -> None:

@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from collector import checkpoint_names, naming, piped
 from collector.classify import HEAD_BYTES, Kind, classify, never_evidence
 from collector.copies import MAX_COMPARED, Text, find_copies
 from collector.model import Artifact, ArtifactKind, Budget, LedgerEntry, Origin, Outcome, RunRef
-from collector.opening import RegularFile, compression, content, file_type, open_file, opener
+from collector.opening import Inflated, RegularFile, content, file_type, open_file, opener
 from collector.walking import Found, shown, walk
 
 _SMALL = 4096
@@ -53,7 +53,8 @@ class _Judged:
     file: _File
     kind: ArtifactKind
     head: bytes
-    """Kept only for rank logs, and short."""
+    """Kept only for rank logs."""
+    compressed: bool
 
 
 class LogDir:
@@ -135,7 +136,7 @@ class LogDir:
                 artifacts.append(self._row(one.file, Outcome.COLLECTED, detail, one.kind))
             else:
                 artifacts.append(_artifact(one, names[one.file.path]))
-                artifacts.extend(self._damage(one, deadline))
+                artifacts.extend(self._damage(one, deadline) if one.compressed else ())
         yield from self._within(sorted(artifacts, key=lambda answer: answer.path), budget)
 
     def _within(self, answers: list[_Answer], budget: Budget) -> Iterator[_Answer]:
@@ -156,7 +157,8 @@ class LogDir:
         try:
             with file.open()() as stream:
                 head = stream.read(HEAD_BYTES)
-                note = getattr(stream, "raw", None) and getattr(stream.raw, "note", None)  # type: ignore[attr-defined]
+                raw: Any = getattr(stream, "raw", None)
+                note = getattr(raw, "note", None)
         except FileNotFoundError:
             return self._row(file, Outcome.UNREACHABLE, "it vanished before it was read")
         except (OSError, ValueError, ImportError) as error:
@@ -166,23 +168,23 @@ class LogDir:
             return self._row(file, Outcome.EMPTY if not note else Outcome.TRUNCATED, note or "nothing inside")
         kind: Kind = classify(file.path, head)
         if kind.kind is not None:
-            return _Judged(file, kind.kind, head if kind.kind is ArtifactKind.RANK_LOG else b"")
+            return _Judged(
+                file, kind.kind, head if kind.kind is ArtifactKind.RANK_LOG else b"", isinstance(raw, Inflated)
+            )
         return self._row(file, kind.outcome, kind.detail or "") if kind.outcome else None
 
     def _damage(self, one: _Judged, deadline: float) -> Iterator[LedgerEntry]:
         """A row for a compressed file that is cut off or expands without end: known only by reading it through."""
         try:
             with open_file(one.file.root, one.file.parts) as stored:
-                form = compression(stored.read(8) or b"")
-                if form is None or stored.size > _COUNTED:
+                if stored.size > _COUNTED:
                     return
-                stored.seek(0)
                 seen, note = _read_through(stored, min(deadline, time.monotonic() + _COUNTING_SECONDS))
         except (OSError, ImportError):
             return
         if note:
             yield LedgerEntry(self.name, one.file.path, Outcome.TRUNCATED, kind=one.kind, bytes_seen=seen,
-                              bytes_kept=seen, dropped_from=seen, detail=f"{form}: {note}")  # fmt: skip
+                              bytes_kept=seen, dropped_from=seen, detail=note)  # fmt: skip
 
     @staticmethod
     def _origins(judged: list[_Judged], names: dict[str, naming.Name]) -> dict[str, naming.Name]:
