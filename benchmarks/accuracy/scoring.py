@@ -38,8 +38,10 @@ class Decides(enum.StrEnum):
 
     TRUE = "true"
     """Ranks and cause: nothing but the right answer is right."""
+    CAUSE = "cause"
+    """The cause, not the rank: the right cause is right with the right ranks or with none."""
     PARTIAL = "partial"
-    """The cause, not the rank: the right answer, the right cause without a rank, and `undetermined` are right."""
+    """Hints only: like `cause`, and `undetermined` is right too."""
     FALSE = "false"
     """Nothing: only `undetermined` is right."""
     OPEN = "open"
@@ -170,11 +172,11 @@ def judge(run: Run, view: str, verdict: Mapping[str, Any]) -> Grade:
     if run.healthy:
         return {"no_failure": Grade.RIGHT, "undetermined": Grade.ABSTAINED}.get(str(status), Grade.WRONG)
     if status == "undetermined":
-        return Grade.ABSTAINED if decides is Decides.TRUE else Grade.RIGHT
+        return Grade.ABSTAINED if decides in (Decides.TRUE, Decides.CAUSE) else Grade.RIGHT
     if decides is Decides.FALSE or status == "no_failure":
         return Grade.RIGHT if decides is Decides.OPEN else Grade.WRONG
     ranks = tuple(sorted(verdict.get("ranks") or ()))
-    ranks_right = ranks == run.ranks or (decides is Decides.PARTIAL and not ranks)
+    ranks_right = ranks == run.ranks or (decides in (Decides.CAUSE, Decides.PARTIAL) and not ranks)
     return Grade.RIGHT if ranks_right and run.label.names_cause(told(verdict), view) else Grade.WRONG
 
 
