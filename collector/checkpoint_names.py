@@ -117,7 +117,7 @@ def _outermost(folder: Parts) -> Parts:
 def group(files: Iterable[Parts], read_small: Callable[[Parts], bytes | None]) -> list[Group]:
     """The checkpoints among `files`, sorted by path. `read_small` reads a tracker file, None if it cannot.
 
-    A tracker that names a folder which is not there yields a Group whose only content is the tracker.
+    A tracker that names a folder which is not there, though others beside it are, yields a Group of the tracker alone.
     """
     listed = sorted(files)
     tags = _tags(listed, read_small)
@@ -131,11 +131,11 @@ def group(files: Iterable[Parts], read_small: Callable[[Parts], bytes | None]) -
     for parts in listed:
         if parts not in placed:
             _adopt(parts, groups)
-    # a tracker means something only beside checkpoints or where it names a folder like one
+    # where no checkpoint at all was kept beside the tracker, the missing one may only not have been copied
     beside = {home[:-1] for home in homes}
     for folder, trackers in tags.items():
         known = groups.get(folder)
-        if known is None and (folder[:-1] in beside or STEP_FOLDER.match(folder[-1])):
+        if known is None and folder[:-1] in beside:
             known = groups[folder] = Group(folder)
         if known is not None:
             known.trackers.extend(trackers)
