@@ -157,8 +157,10 @@ def _text(path: str, name: str, head: bytes) -> Kind:
         return Kind(ArtifactKind.KERNEL_LOG)
     if _suffix(name) in tables.content_suffixes:
         return _IGNORED
-    if is_listing(head):
-        return Kind(ArtifactKind.CHECKPOINT)
+    if _is_listing(head):
+        if _LISTED_CHECKPOINT.search(head):
+            return Kind(ArtifactKind.CHECKPOINT)
+        return Kind(None, Outcome.NOT_CONFIGURED, "a listing of files without a checkpoint")
     if tables.tool_log.search(path):
         return Kind(None, Outcome.NOT_CONFIGURED, "what a tracking tool logs about itself")
     if tables.log_name.search(name):
@@ -170,10 +172,9 @@ def _text(path: str, name: str, head: bytes) -> Kind:
     return Kind(None, Outcome.NOT_CONFIGURED, "text without any sign of a log")
 
 
-def is_listing(head: bytes) -> bool:
-    """True for text like that of `ls -l` that names checkpoint files."""
+def _is_listing(head: bytes) -> bool:
     lines = max(1, sum(1 for line in head.splitlines() if line.strip()))
-    return len(_LISTING.findall(head)) >= 0.4 * lines and bool(_LISTED_CHECKPOINT.search(head))
+    return len(_LISTING.findall(head)) >= 0.4 * lines
 
 
 def is_text(head: bytes) -> bool:

@@ -70,6 +70,7 @@ def test_evidence(path: str, head: bytes, kind: ArtifactKind) -> None:
         ("corpus.txt", b"It was a dark and stormy night, and the rain fell.\n", Outcome.NOT_CONFIGURED),
         ("wandb/run-1/logs/debug-internal.log", LOG, Outcome.NOT_CONFIGURED),
         ("deploy.yaml", b"apiVersion: v1\nkind: Pod\nmetadata:\n  name: w\nspec: {}\n", None),
+        ("df.txt", b"total 8\ndrwxr-xr-x 2 a a 40 2026-12-01 01:46:17.525 +0000 ckpt\n", Outcome.NOT_CONFIGURED),
         ("data", b"\x93NUMPY\x01\0", None),
         ("noise", bytes(range(256)) * 8, None),
     ],
