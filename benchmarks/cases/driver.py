@@ -132,7 +132,8 @@ def act(action: dict[str, Any], consoles: list[Console], run: Path) -> None:
             for rank in action["ranks"]:
                 pid = find_rank(rank, console.mark)
                 text = subprocess.run([TOOLS / "py-spy", "dump", "--pid", str(pid)], capture_output=True, check=False)
-                (run / "pyspy" / f"rank{rank}.txt").write_bytes(text.stdout)
+                neutral = re.sub(rb"\(/\S*?(/bin/python)", rb"(/usr/local\1", text.stdout)
+                (run / "pyspy" / f"rank{rank}.txt").write_bytes(neutral)
         case "stop":
             signal_all(console.mark, signal.SIGSTOP)
 
