@@ -76,6 +76,7 @@ class _Tables:
         self.scheduler_text = [re.compile(p.encode(), re.MULTILINE) for p in raw["scheduler_text"]]
         self.scheduler_json = [re.compile(p.encode(), re.MULTILINE) for p in raw["scheduler_json"]]
         self.scheduler_status = [re.compile(p.encode(), re.MULTILINE) for p in raw["scheduler_status"]]
+        self.tool_output = [re.compile(p.encode(), re.MULTILINE) for p in raw["tool_output"]]
         self.log_signs = re.compile("|".join(raw["log_signs"]).encode(), re.MULTILINE | re.IGNORECASE)
 
 
@@ -167,6 +168,8 @@ def _text(path: str, name: str, head: bytes) -> Kind:
         return Kind(ArtifactKind.RANK_LOG)
     if not is_text(head):
         return _IGNORED
+    if any(pattern.search(head) for pattern in tables.tool_output):
+        return Kind(None, Outcome.NOT_CONFIGURED, "output of a system tool that no reader knows")
     if tables.log_signs.search(head):
         return Kind(ArtifactKind.RANK_LOG)
     return Kind(None, Outcome.NOT_CONFIGURED, "text without any sign of a log")

@@ -71,6 +71,12 @@ def test_evidence(path: str, head: bytes, kind: ArtifactKind) -> None:
         ("wandb/run-1/logs/debug-internal.log", LOG, Outcome.NOT_CONFIGURED),
         ("deploy.yaml", b"apiVersion: v1\nkind: Pod\nmetadata:\n  name: w\nspec: {}\n", None),
         ("df.txt", b"total 8\ndrwxr-xr-x 2 a a 40 2026-12-01 01:46:17.525 +0000 ckpt\n", Outcome.NOT_CONFIGURED),
+        (
+            "df.txt",
+            b"Filesystem      Size  Used Avail Use% Mounted on\ntmpfs 4.0M 0 4.0M 0% /x 01:02:03\n",
+            Outcome.NOT_CONFIGURED,
+        ),
+        ("ps.txt", b"USER  PID %CPU COMMAND\na  1 0.0 torchrun --nproc 4 01:02:03\n", Outcome.NOT_CONFIGURED),
         ("data", b"\x93NUMPY\x01\0", None),
         ("noise", bytes(range(256)) * 8, None),
     ],
