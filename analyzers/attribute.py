@@ -1,9 +1,8 @@
 """Whose failure is it, where the line does not say? Inference from the whole picture, each step with its reason.
 
 An unmarked traceback belongs to a rank only if everything else rules the others out: the ranks' own copies of the same
-text, as many copies as there are ranks, or exactly one rank whose end is not explained otherwise. If none of these
-holds,
-the rank stays unknown; a guess would be a false accusation.
+text, as many copies as there are ranks, or just as many ranks as there are copies whose end nothing else explains. If
+none of these holds, the rank stays unknown; a guess would be a false accusation.
 """
 
 from __future__ import annotations
@@ -15,11 +14,13 @@ from analyzers.case import Case, Observation
 from analyzers.fates import fates
 from collector.readers.roster import progress_step
 
+_SIGABRT = 6
+
 
 def attribute(case: Case, observations: Sequence[Observation]) -> None:
     """Fill in ranks of rank-scope observations that carry none, in place; note how in `detail["attributed"]`."""
     _copies(case, observations)
-    _only_unexplained_end(case, observations)
+    _own_end(case, observations)
 
 
 def mark_progress(case: Case, observations: Sequence[Observation]) -> None:
@@ -33,11 +34,16 @@ def mark_progress(case: Case, observations: Sequence[Observation]) -> None:
         step = progress_step(line.text)
         if step is not None and line.issuer != "launcher":
             later[(line.path, line.rank)].append((line.line, step))
-    failed = {rank for rank, fate in fates(case).items() if fate.code or fate.signal is not None}
+    failed: set[int | None] = {rank for rank, fate in fates(case).items() if fate.code or fate.signal is not None}
+    if failed:
+        failed.add(None)
     for seen in observations:
-        if seen.role != "initiating" or seen.line is None or seen.detector not in ("exceptions", "signatures"):
+        if seen.role not in ("initiating", "cascade") or seen.line is None:
             continue
-        after = {step for number, step in later.get((seen.path, seen.rank), ()) if number > (seen.line or 0)}
+        if seen.detector not in ("exceptions", "signatures"):
+            continue
+        writers = [(seen.path, seen.rank)] if seen.rank is not None else [key for key in later if key[0] == seen.path]
+        after = {step for key in writers for number, step in later.get(key, ()) if number > (seen.line or 0)}
         others = any(
             o is not seen and o.rank == seen.rank and o.role in ("initiating", "cascade") and (o.line or 0) > seen.line
             for o in observations
@@ -74,7 +80,7 @@ def _unmarked(observations: Sequence[Observation]) -> list[Observation]:
         for seen in observations
         if seen.rank is None
         and seen.accuses_rank is None
-        and seen.scope == "rank"
+        and (seen.scope == "rank" or seen.role == "cascade")
         and seen.role in ("initiating", "cascade")
         and not seen.detail.get("ranks")
         and seen.detector in ("exceptions", "signatures")
@@ -84,14 +90,10 @@ def _unmarked(observations: Sequence[Observation]) -> list[Observation]:
 
 def _copies(case: Case, observations: Sequence[Observation]) -> None:
     """As many copies of one failure as there are ranks: every rank had it."""
-    world = case.world_size
-    if not world or world < 2:
+    world = len(fates(case))
+    if world < 2:
         return
-    groups: dict[str, list[Observation]] = defaultdict(list)
-    for seen in _unmarked(observations):
-        if seen.role == "initiating":
-            groups[f"{seen.path}|{seen.signature}|{seen.detail.get('type')}|{seen.detail.get('frame')}"].append(seen)
-    for group in groups.values():
+    for group in _alike(_unmarked(observations)):
         count = sum(int(seen.detail.get("count") or 1) for seen in group)
         if count == world:
             for seen in group:
@@ -99,24 +101,47 @@ def _copies(case: Case, observations: Sequence[Observation]) -> None:
                 seen.detail["attributed"] = f"{count} copies of it for {world} ranks"
 
 
-def _only_unexplained_end(case: Case, observations: Sequence[Observation]) -> None:
-    """One rank ended by itself without an error of its own, and one unmarked failure waits for an owner."""
-    unmarked = [seen for seen in _unmarked(observations) if not seen.detail.get("ranks")]
-    unmarked = [seen for seen in unmarked if seen.role == "initiating"]
-    if not unmarked:
-        return
+def _alike(observations: Sequence[Observation]) -> list[list[Observation]]:
+    """Unmarked initiating observations of one file that are the same failure."""
+    groups: dict[str, list[Observation]] = defaultdict(list)
+    for seen in observations:
+        if seen.role == "initiating" and not seen.detail.get("ranks"):
+            groups[f"{seen.path}|{seen.signature}|{seen.detail.get('type')}|{seen.detail.get('frame')}"].append(seen)
+    return list(groups.values())
+
+
+def _own_end(case: Case, observations: Sequence[Observation]) -> None:
+    """The ranks that ended by themselves without an error of their own are the writers of the unmarked failure."""
     ranks = fates(case)
     own = [
         rank
         for rank, fate in ranks.items()
         if (fate.signal is not None or (fate.code and not fate.terminated)) and not fate.failed
     ]
-    if len(own) != 1:
+    if not own:
         return
-    kinds = {seen.signature + str(seen.detail.get("type")) for seen in unmarked}
-    if len(kinds) > 2:
+    unmarked = _unmarked(observations)
+    for group in _alike(unmarked):
+        count = sum(int(seen.detail.get("count") or 1) for seen in group)
+        if len(own) == 1:
+            for seen in group:
+                seen.rank, seen.node = own[0], seen.node or ranks[own[0]].node
+                seen.detail["attributed"] = "it is the only rank whose end nothing else explains"
+        elif count == len(own):
+            for seen in group:
+                seen.detail["ranks"] = own
+                seen.detail["attributed"] = f"{count} copies of it, and {count} ranks whose end nothing else explains"
+    if len(own) == 1 and ranks[own[0]].signal == _SIGABRT:
+        _echo_of_abort(own[0], unmarked, observations)
+
+
+def _echo_of_abort(rank: int, unmarked: Sequence[Observation], observations: Sequence[Observation]) -> None:
+    """An unmarked echo just before the one abort of the job is that rank's: its abort is an echo too."""
+    echoes = [seen for seen in unmarked if seen.role == "cascade"]
+    if not echoes or any(seen.rank == rank and seen.role == "initiating" for seen in unmarked):
         return
-    for seen in unmarked:
-        seen.rank = own[0]
-        seen.node = seen.node or ranks[own[0]].node
-        seen.detail["attributed"] = "the only rank whose end nothing else explains"
+    for seen in echoes:
+        seen.rank = rank
+    for seen in observations:
+        if seen.detector == "exits" and seen.rank == rank:
+            seen.role = "cascade"

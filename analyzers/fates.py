@@ -12,6 +12,7 @@ from typing import Any
 
 from analyzers.case import Case, Hit
 from analyzers.classify import Classified, classify_all, covered, pid_ranks
+from collector.data import lookup
 
 _SIGTERM, _SIGKILL = 15, 9
 
@@ -65,6 +66,20 @@ class Fate:
         """True if it printed an error of its own, of whatever role."""
         return bool(self.errors or self.echoes or self.failures)
 
+    def _said(self, kind: str) -> bool:
+        ids = [e.hit.signature for e in self.errors if e.hit is not None] + [hit.signature for hit in self.echoes]
+        return any(signature in lookup("echoes")[kind] for signature in ids)
+
+    @property
+    def timed_out(self) -> bool:
+        """True if its echoes say that it waited too long for a peer, and none that a connection was lost."""
+        return self._said("timed_out") and not self._said("peer_gone")
+
+    @property
+    def mismatched(self) -> bool:
+        """True if it printed that the collectives of the ranks do not match."""
+        return self._said("mismatch")
+
     @property
     def only_echoes(self) -> bool:
         """True if all it printed are echoes of a failure elsewhere."""
@@ -76,7 +91,8 @@ class Fate:
 def fates(case: Case) -> dict[int, Fate]:
     """Rank -> fate, for all ranks of the job's world size (or all ranks seen, if that is unknown)."""
     rows = {row["rank"]: row for row in case.rows("ranks")}
-    world = case.world_size or (max(rows, default=-1) + 1)
+    ends = ends_by_rank(case)
+    world = max(case.world_size or 0, max(rows, default=-1) + 1, max(ends, default=-1) + 1)
     ranks = {rank: Fate(rank, rows.get(rank, {})) for rank in range(min(world, 1 << 20))}
     for judged in classify_all(case):
         if judged.rank in ranks and judged.role != "wrapper":
@@ -91,16 +107,21 @@ def fates(case: Case) -> dict[int, Fate]:
                 ranks[rank].failures.append(hit)
             elif role == "cascade":
                 ranks[rank].echoes.append(hit)
-    for rank, ends in ends_by_rank(case).items():
+    for rank, told in ends.items():
         if rank in ranks:
-            ranks[rank].ends.extend(ends)
+            ranks[rank].ends.extend(told)
     return ranks
 
 
 def ends_by_rank(case: Case) -> dict[int, list[Mapping[str, Any]]]:
     """Global rank -> statements about its process's end, resolved by rank, pid, or local rank and node."""
     pids = pid_ranks(case)
-    places = {(row.get("node"), row.get("local_rank")): row["rank"] for row in case.rows("ranks")}
+    seats: dict[tuple[Any, Any], set[int]] = defaultdict(set)
+    for row in case.rows("ranks"):
+        seats[(row.get("node"), row.get("local_rank"))].add(row["rank"])
+    # two nodes whose names nobody knows share their local ranks: such a seat names no rank
+    places = {seat: next(iter(ranks)) for seat, ranks in seats.items() if len(ranks) == 1}
+    several = any(len(ranks) > 1 for ranks in seats.values())
     nodes = {row.get("node") for row in case.rows("ranks") if row.get("node")}
     found: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
     for end in case.rows("scheduler_events"):
@@ -110,8 +131,25 @@ def ends_by_rank(case: Case) -> dict[int, list[Mapping[str, Any]]]:
         if rank is None and end.get("local_rank") is not None and end["event"] != "teardown":
             # with one node the local rank is the global rank; with several it needs the node
             rank = places.get((end.get("node"), end["local_rank"]))
-            if rank is None and len(nodes) <= 1:
+            if rank is None and len(nodes) <= 1 and not several:
                 rank = end["local_rank"]
         if rank is not None:
             found[int(rank)].append(end)
     return found
+
+
+def nodes_of(ranks: Mapping[int, Fate]) -> dict[int, str | None]:
+    """Rank -> node; where no line names a node, the pattern of local ranks tells which ranks share one.
+
+    Unnamed nodes are called `node of ranks A-B`. None where nothing tells.
+    """
+    named = {rank: fate.node for rank, fate in ranks.items()}
+    if len({node for node in named.values() if node}) > 1:
+        return named
+    local = {rank: fate.row.get("local_rank") for rank, fate in ranks.items()}
+    seen = [number for number in local.values() if number is not None]
+    size = max(seen, default=-1) + 1
+    fits = all(number is None or number == rank % size for rank, number in local.items()) if size else False
+    if not size or size >= len(ranks) or len(ranks) % size or not fits or len(seen) < len(ranks):
+        return named
+    return {rank: f"node of ranks {rank // size * size}-{rank // size * size + size - 1}" for rank in ranks}

@@ -62,7 +62,9 @@ def _empty(status: str) -> dict[str, Any]:
 
 def _status(case: Case, observations: Sequence[Observation], ranking: Ranking) -> str:
     failing = [c for c in ranking.candidates if not c["progressed"]]
-    echoes = [o for o in observations if o.role in ("cascade", "teardown", "wrapper")]
+    echoes = [
+        o for o in observations if o.role in ("cascade", "teardown", "wrapper") and not o.detail.get("progressed")
+    ]
     if not failing and not echoes and _alive_or_done(case):
         return "no_failure"
     if _ended_well(case, observations) and all(c["strength"] < 3 or c["progressed"] for c in ranking.candidates):
@@ -159,7 +161,7 @@ def _named(
         "at": iso(seen.at_lo),
         "why": _why(case, seen, top, status),
         "evidence": evidence,
-        "fix": list(known.get("fix") or []),
+        "fix": list(known.get("fix") or seen.detail.get("fix") or []),
         "verify": list(known.get("verify") or []),
         "missing": list(dict.fromkeys(missing)),
         "reference": list(known.get("references") or []),
@@ -205,7 +207,14 @@ def _why(case: Case, seen: Observation, top: Mapping[str, Any], status: str) -> 
 def _unnamed(case: Case, observations: Sequence[Observation]) -> dict[str, Any]:
     """Only echoes, or nothing at all."""
     echoes = [o for o in observations if o.role in ("cascade", "wrapper", "teardown")]
-    echoes.sort(key=lambda o: ({"cascade": 0, "wrapper": 1}.get(o.role, 2), -o.strength, o.seq or 0))
+    echoes.sort(
+        key=lambda o: (
+            {"cascade": 0, "wrapper": 1}.get(o.role, 2),
+            o.detector == "exits",
+            -o.strength,
+            o.seq or 0,
+        )
+    )
     if not echoes:
         if not case.lines and not any(case.tables.values()):
             return {

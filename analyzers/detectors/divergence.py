@@ -7,16 +7,20 @@ rank 0 prints and saves more than others in every program, so a line of its own 
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from analyzers.case import Case, Observation
 from analyzers.classify import covered
 from analyzers.fates import Fate, fates
 from analyzers.templates import Templates
 from collector.model import LogLine
+from collector.readers.roster import progress_step
 from collector.readers.times import Clock
 
+_STACK_FRAME = re.compile(r'^\s*File "(?P<file>[^"<]+)", line (?P<line>\d+) in (?P<function>\S+)')
 _TAIL = 6
 """A telling last message is among the last lines of its rank."""
 _LINES = 400
@@ -29,58 +33,88 @@ def detect(case: Case) -> Iterator[Observation]:
     speaking = [fate for fate in ranks.values() if fate.failed]
     if len(ranks) < 3 or not speaking or not all(fate.only_echoes for fate in speaking):
         return
-    yield from _call_site(list(ranks.values()))
+    yield from _call_site(case, list(ranks.values()))
     yield from _fell_behind(ranks)
     yield from _unique_line(case, ranks)
 
 
 def _said(line: LogLine) -> str:
     """What a line says, without the stamp in front of it."""
-    stamp = Clock().parse(line.text)
+    stamp = None if line.text.startswith("{") else Clock().parse(line.text)
     text = line.text[stamp.end :] if stamp else line.text
     return text.strip(" -|:,[]()")[:100]
 
 
-def _call_site(ranks: list[Fate]) -> Iterator[Observation]:
-    places: dict[int, tuple[str, Fate]] = {}
-    for fate in ranks:
-        echo = next((e for e in fate.errors if e.role == "cascade"), None)
-        if echo is None:
+class _Place(NamedTuple):
+    """Where in the user's code a rank was when its collective failed."""
+
+    path: str
+    """Call path, to compare."""
+    where: str
+    source: str
+    line: LogLine
+    """The line to cite."""
+
+
+def _place(case: Case, fate: Fate) -> _Place | None:
+    """From the traceback of its echo, else from the stack that faulthandler printed when it aborted."""
+    for error in fate.errors:
+        if error.role != "cascade":
             continue
-        frames = [f for f in echo.outer.frames if "-packages" not in f.file and not f.file.startswith("<")]
+        frames = [f for f in error.outer.frames if "-packages" not in f.file and not f.file.startswith("<")]
         if frames:
-            places[fate.rank] = (" > ".join(f"{f.file}:{f.lineno}" for f in frames), fate)
-    counts = Counter(place for place, _ in places.values())
+            last = frames[-1]
+            where = f"{last.function} ({last.file.rpartition('/')[2]}:{last.lineno})"
+            path = " > ".join(f"{f.file}:{f.lineno}" for f in frames)
+            return _Place(path, where, last.source, error.outer.line)
+    for hit in fate.echoes:
+        stack = [
+            (match, line)
+            for line in case.lines[hit.index : hit.index + 200]
+            if line.rank == fate.rank and (match := _STACK_FRAME.match(line.text)) and "-packages" not in match["file"]
+        ]
+        if stack:
+            match, line = stack[0]
+            # innermost first, unlike a traceback
+            path = " > ".join(f"{m['file']}:{m['line']}" for m, _ in reversed(stack))
+            return _Place(path, f"{match['function']} ({match['file'].rpartition('/')[2]}:{match['line']})", "", line)
+    return None
+
+
+def _call_site(case: Case, ranks: list[Fate]) -> Iterator[Observation]:
+    places = {fate.rank: place for fate in ranks if (place := _place(case, fate)) is not None}
+    counts = Counter(place.path for place in places.values())
     if len(places) < 3 or len(counts) != 2:
         return
     (_, many), (odd, few) = counts.most_common(2)
     if few != 1 or many < 2:
         return
-    fate = next(f for place, f in places.values() if place == odd)
-    error = next(e for e in fate.errors if e.role == "cascade")
-    frame = error.outer.user_frame
-    where = f"{frame.function} ({frame.file.rpartition('/')[2]}:{frame.lineno})" if frame else "?"
-    source = f"`{frame.source}`" if frame and frame.source else ""
+    fate = next(f for f in ranks if f.rank in places and places[f.rank].path == odd)
+    place = places[fate.rank]
+    source = f" `{place.source}`" if place.source else ""
     yield Observation(
         detector="divergence",
         signature="divergence/call-site",
         role="initiating",
         cause="user_code",
-        title=f"Mismatched collectives: rank {fate.rank} was in {where} {source} while its {many} peers were elsewhere",
-        text=error.outer.line.text.strip(),
+        title=f"Mismatched collectives: rank {fate.rank} was in {place.where}{source}, {many} peers were elsewhere",
+        text=place.line.text.strip(),
         strength=2,
         rank=fate.rank,
         node=fate.node,
-        attempt=error.outer.line.attempt,
+        attempt=place.line.attempt,
         issuer="rank",
-        path=error.outer.line.path,
-        line=error.outer.line.line,
-        offset=error.outer.line.offset,
+        path=place.line.path,
+        line=place.line.line,
+        offset=place.line.offset,
         detail={"site": odd, "missing": ["flight-recorder dumps or TORCH_DISTRIBUTED_DEBUG=DETAIL of a rerun"]},
     )
 
 
 def _fell_behind(ranks: dict[int, Fate]) -> Iterator[Observation]:
+    """Only where peers ran out of patience: a lost connection ends the counters of all ranks at random places."""
+    if not all(fate.timed_out for fate in ranks.values() if fate.failed):
+        return
     steps = {rank: fate.row["step"] for rank, fate in ranks.items() if fate.row.get("step") is not None}
     if len(steps) < len(ranks) or len(steps) < 3:
         return
@@ -140,7 +174,9 @@ def _unique_line(case: Case, ranks: dict[int, Fate]) -> Iterator[Observation]:
     for rank, pairs in seen.items():
         # the same line can stand in the console and in the rank's own file
         counts = Counter(template for template, _ in {(template, line.text) for template, line in pairs})
-        late = [line for template, line in pairs[-_TAIL:] if owners[template] == {rank} and counts[template] == 1]
+        trained = next((i for i, (_, line) in enumerate(pairs) if progress_step(line.text) is not None), len(pairs))
+        tail = pairs[max(trained + 1, len(pairs) - _TAIL) :]
+        late = [line for template, line in tail if owners[template] == {rank} and counts[template] == 1]
         if late:
             suspects.append((rank, late[0]))
     suspects = [(rank, line) for rank, line in suspects if rank != 0]

@@ -10,10 +10,11 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from analyzers.case import Case, Observation
-from analyzers.fates import Fate, fates
+from analyzers.fates import Fate, fates, nodes_of
 from collector.readers.roster import progress_step
 
 _STOPPED = ("cancelled", "time_limit", "preempted")
@@ -39,19 +40,24 @@ def _silent(case: Case, ranks: dict[int, Fate]) -> Iterator[Observation]:
     if len(ranks) < 2 or not speaking or not all(fate.only_echoes for fate in speaking):
         return
     quiet = [fate for fate in ranks.values() if not fate.failed and fate.signal is None]
-    blind = [fate for fate in quiet if not fate.lines]
+    # a rank of which no line is known but that the launcher had to end was there, silent among unmarked lines
+    blind = [fate for fate in quiet if not fate.lines and not fate.ends]
     told = any(fate.ends for fate in ranks.values())
     gone = [fate for fate in quiet if fate.lines and not fate.terminated and not fate.code]
-    waiting = [fate for fate in quiet if fate.lines and fate.terminated]
+    waiting = [fate for fate in quiet if fate.terminated]
     if any(_alarmed(fate) for fate in (*gone, *waiting)):
         return  # not silent: its last line reports something that no signature knows
     if blind or not any(_peer_gone(fate) for fate in speaking):
         return
+    if any(fate.mismatched for fate in speaking) and not told:
+        return  # a rank that aborted over mismatched data explains the lost connections as well as a silent one
     if gone and (told or len(gone) == 1 or _whole_nodes(gone, ranks)):
         # the launcher's teardown explains who else is quiet; whoever it did not even have to end was gone before.
         # Without the launcher's word several quiet ranks cannot be told apart.
         yield from _gone(gone, ranks)
-    elif len(waiting) == 1 and len(speaking) == len(ranks) - 1:
+    elif len(waiting) == 1 and len(speaking) == len(ranks) - 1 and all(fate.timed_out for fate in speaking):
+        # it was alive to the end, so only peers that ran out of patience point at it; peers that lost a connection
+        # point at a process that was gone
         yield _observe(
             "silence/rank-stopped", waiting, "unknown", 2 if len(ranks) > 2 else 1,
             f"Rank {waiting[0].rank} printed no error and nothing more, while every other rank reported a failed "
@@ -61,15 +67,17 @@ def _silent(case: Case, ranks: dict[int, Fate]) -> Iterator[Observation]:
 
 def _whole_nodes(gone: Sequence[Fate], ranks: dict[int, Fate]) -> bool:
     """True if the quiet ranks are exactly the ranks of some nodes, and not of all."""
-    nodes = {fate.node for fate in gone}
-    members = {fate.rank for fate in ranks.values() if fate.node in nodes}
+    places = nodes_of(ranks)
+    nodes = {places[fate.rank] for fate in gone}
+    members = {rank for rank, node in places.items() if node in nodes}
     return None not in nodes and members == {fate.rank for fate in gone} and len(members) < len(ranks)
 
 
 def _gone(gone: Sequence[Fate], ranks: dict[int, Fate]) -> Iterator[Observation]:
     by_node: dict[str | None, list[Fate]] = defaultdict(list)
+    nodes_by_rank = nodes_of(ranks)
     for fate in ranks.values():
-        by_node[fate.node].append(fate)
+        by_node[nodes_by_rank[fate.rank]].append(fate)
     numbers = {fate.rank for fate in gone}
     lost = [
         node
@@ -99,7 +107,7 @@ def _gone(gone: Sequence[Fate], ranks: dict[int, Fate]) -> Iterator[Observation]
         launcher_spoke = any(fate.ends for fate in ranks.values())
         yield _observe(
             "silence/finished-early" if launcher_spoke else "silence/rank-stopped", gone,
-            "data" if launcher_spoke else "unknown", 2,
+            "data" if launcher_spoke else "unknown", 2 if launcher_spoke else 1,
             f"{_ranks(gone)} ended without an error and without being terminated (left early, uneven inputs) while "
             "every other rank reported that a peer is gone"
             if launcher_spoke
@@ -156,10 +164,39 @@ def _observe(signature: str, gone: Sequence[Fate], cause: str, strength: int, ti
     )
 
 
+def _uneven(case: Case, stop: Mapping[str, Any]) -> Iterator[Observation]:
+    """Stopped from outside, no time stamps, and the step counters disagree: hang or cancellation, nobody can tell."""
+    steps = {row["rank"]: row["step"] for row in case.rows("ranks") if row.get("step") is not None}
+    if len(steps) < 2 or len(set(steps.values())) < 2:
+        return
+    low, high = min(steps.values()), max(steps.values())
+    behind = sorted(rank for rank, step in steps.items() if step == low)
+    row = next(r for r in case.rows("ranks") if r["rank"] == behind[0])
+    yield Observation(
+        detector="silence",
+        signature="silence/hang",
+        role="initiating",
+        cause="unknown",
+        title=f"Stopped from outside, perhaps after a hang: rank(s) {', '.join(map(str, behind))} had reached step "
+        f"{low}, others step {high}, and no line has a time",
+        text=str(row.get("last_text") or ""),
+        scope="job",
+        strength=1,
+        attempt=row.get("attempt"),
+        issuer="collector",
+        source="ranks",
+        path=row.get("last_path"),
+        line=row.get("last_line"),
+        detail={"missing": ["time stamps on the training lines", "a py-spy dump of every rank during the hang"]},
+    )
+
+
 def _hang(case: Case) -> Iterator[Observation]:
     """A pause much longer than the usual one between the last word of the ranks and the signal from outside."""
     stops = [e for e in case.rows("scheduler_events") if e["event"] in _STOPPED and e.get("at_lo") is not None]
     own = [line for line in case.lines if line.issuer in ("rank", "unknown") and line.at_lo is not None]
+    if stops and not own:
+        yield from _uneven(case, stops[0])
     if not stops or not own:
         return
     stop = min(stops, key=lambda e: e["at_lo"])

@@ -84,6 +84,37 @@ def _rows(line: LogLine, name: str, event: str, groups: dict[str, str | None]) -
         yield base
 
 
+def claim_block_lines(lines: Sequence[LogLine]) -> list[LogLine]:
+    """Give the traceback that torchrun's failure block quotes for a rank (from its error file) to that rank.
+
+    The quoted lines lose their indentation, so that they parse like the rank's own output.
+    """
+    patterns = _block()
+    result: list[LogLine] = []
+    inside: str | None = None
+    owner: int | None = None
+    quoting = False
+    for line in lines:
+        text = line.text
+        if patterns["header"].match(text):
+            inside, owner, quoting = line.path, None, False
+        elif inside is not None and (line.path != inside or text.startswith(("====", "----", "["))):
+            owner, quoting = None, False
+            inside = inside if line.path == inside and not text.startswith("====") else None
+        elif inside is not None:
+            if match := patterns["rank"].match(text):
+                owner, quoting = int(match["rank"]), False
+            elif (match := patterns["traceback"].match(text)) and match["v"].startswith("Traceback ("):
+                quoting = owner is not None
+                text = match["v"]
+            elif quoting:
+                text = text[2:] if text.startswith("  ") else text
+            if quoting:
+                line = line._replace(rank=owner, issuer="rank", text=text)
+        result.append(line)
+    return result
+
+
 def exit_and_signal(groups: dict[str, str | None]) -> tuple[int | None, int | None]:
     """(exit code, signal) from the captures of a statement; a negative code and 128+n are signals."""
     signal = _int(groups.get("signal"))

@@ -29,6 +29,8 @@ _VIEWER = re.compile(r"^ *(\d+)(?:[:|→] ?|\t| )")
 _BAR = re.compile(r"\d+%\|")
 _GLUED_BAR = re.compile(r"\d+%\|.*\](?P<rest>[A-Za-z].{12,})")
 _REPEATED = re.compile(r" ?\[repeated \d+x across cluster\].*$")
+_BLOCK_RANK = re.compile(r"^\s*rank\s*:\s*(\d+) \(local_rank: (\d+)\)")
+"""torchrun's failure block: the only place where a node's console pairs its local ranks with global ones."""
 _SAMPLE = 600
 
 
@@ -93,7 +95,7 @@ def _pieces(artifact: Artifact, raws: Sequence[RawLine]) -> Iterator[_Piece]:
         texts = _without_viewer_numbers(texts)
         texts = _unwrapped(texts)
     grammar = Grammar(_sample(texts))
-    clock = Clock(year_of(artifact.modified))
+    clock = Clock(year_of(artifact.modified), artifact.modified)
     for raw, text in zip(raws, texts, strict=True):
         if not text:
             continue
@@ -245,6 +247,9 @@ def _local_to_rank(pieces: list[_Piece]) -> dict[int, int]:
             seen.add(local)
             if rank is not None:
                 pairs[local].add(rank)
+    for piece in pieces:
+        if "(local_rank:" in piece.peeled.text and (match := _BLOCK_RANK.match(piece.peeled.text)):
+            pairs[int(match[2])].add(int(match[1]))
     mapping = {local: next(iter(ranks)) for local, ranks in pairs.items() if len(ranks) == 1}
     if not pairs and len(seen) > 1:
         return {}

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from collector.data import data_dir
 from collector.model import LogLine
+from collector.readers import exits
 
 _PROGRESS_HINTS = ("tep", "ter", "poch", "atch", "pdate", "<")
 _FINISH_HINTS = ("inish", "omplete", "done", "Done", "train_runtime", "stopped", "exit", "ended", "succeeded")
@@ -44,6 +45,8 @@ def _patterns() -> Mapping[str, Any]:
         "identity": {key: re.compile(text) for key, text in data["identity"].items()},
         "pid_rank": re.compile(data["pid_rank"]),
         "worker_number": re.compile(data["worker_number"]),
+        "agent_failed": re.compile(data["agent_failed"]),
+        "agent_gave_up": re.compile(data["agent_gave_up"]),
         "restart": re.compile("|".join(data["restart"])),
     }
 
@@ -70,7 +73,7 @@ def says_finished(text: str) -> bool:
 
 def build(lines: Sequence[LogLine]) -> Roster:
     """The roster of a run. `lines` in reading order, of all files."""
-    attributed = _by_attempt(lines)
+    attributed = exits.claim_block_lines(_by_attempt(lines))
     pids = _pid_ranks(attributed)
     attributed = [
         line._replace(rank=pids[line.pid]) if line.rank is None and line.pid is not None and line.pid in pids else line
@@ -92,9 +95,14 @@ def _by_attempt(lines: Sequence[LogLine]) -> list[LogLine]:
     """Number the attempts of consoles in which a launcher restarted the ranks."""
     restart = _patterns()["restart"]
     attempts: dict[str, int] = {}
+    silent = _silent_restarts(lines)
     result = []
-    for line in lines:
+    for index, line in enumerate(lines):
         if line.attempt is None:
+            if index in silent:
+                result.append(line._replace(attempt=attempts.get(line.path, 0)))
+                attempts[line.path] = attempts.get(line.path, 0) + 1
+                continue
             if line.issuer != "rank" and "restart" in line.text and restart.search(line.text):
                 result.append(line._replace(attempt=attempts.get(line.path, 0)))
                 attempts[line.path] = attempts.get(line.path, 0) + 1
@@ -105,6 +113,34 @@ def _by_attempt(lines: Sequence[LogLine]) -> list[LogLine]:
 
 
 _BLOCK_RANK = re.compile(r"^\s*rank\s*:\s*(\d+) \(local_rank: (\d+)\)")
+
+
+def _silent_restarts(lines: Sequence[LogLine]) -> set[int]:
+    """Indexes of torchrun's `failed (exitcode` lines behind which the agent started the ranks again without a word.
+
+    An agent that gives up raises ChildFailedError next; one that restarts goes on to the next such line or to the end.
+    """
+    failed, gave_up = _patterns()["agent_failed"], _patterns()["agent_gave_up"]
+    ends: dict[tuple[str, str], list[int]] = defaultdict(list)
+    final: dict[str, list[int]] = defaultdict(list)
+    for index, line in enumerate(lines):
+        if line.attempt is None and line.issuer != "rank":
+            if "failed (exitcode" in line.text and (match := failed.search(line.text)):
+                ends[(line.path, match["agent"])].append(index)
+            elif "ChildFailedError" in line.text and gave_up.search(line.text):
+                final[line.path].append(index)
+    boundaries = set()
+    for (path, _), indexes in ends.items():
+        for index, following in zip(indexes, [*indexes[1:], len(lines)], strict=True):
+            if not any(index < end < following for end in final[path]) and _goes_on(lines, index, path):
+                boundaries.add(index)
+    return boundaries
+
+
+def _goes_on(lines: Sequence[LogLine], index: int, path: str) -> bool:
+    """True if ranks still write much after this line: more than the last words of a terminated process."""
+    later = [line for line in lines[index + 1 :] if line.path == path and line.issuer in ("rank", "unknown")]
+    return len(later) >= 3
 
 
 def _one_node(lines: list[LogLine]) -> list[LogLine]:

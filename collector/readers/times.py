@@ -23,6 +23,7 @@ SEARCH_WIDTH = 72
 _MONTHS = {name: number for number, name in enumerate(calendar.month_abbr) if name}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICRO = timedelta(microseconds=1)
+_DAY = 86_400_000_000
 
 
 class Stamp(NamedTuple):
@@ -55,8 +56,10 @@ def _compiled() -> list[re.Pattern[str]]:
 class Clock:
     """Parses the stamps of one file. Remembers the format that matched last, because a file rarely mixes many."""
 
-    def __init__(self, year: int | None = None) -> None:
+    def __init__(self, year: int | None = None, near: float | None = None) -> None:
+        """`near`: Unix seconds of a moment near the lines (the file's last change), for stamps without a date."""
         self.year = year or datetime.now(UTC).year
+        self._near: int | None = int(near * 1_000_000) if near else None
         self._order = list(_compiled())
 
     def parse(self, text: str) -> Stamp | None:
@@ -70,6 +73,7 @@ class Clock:
                 continue
             if i:
                 self._order.insert(0, self._order.pop(i))
+            self._near = stamp.lo
             return stamp
         return None
 
@@ -91,7 +95,18 @@ class Clock:
             digits = 3
         return Stamp(lo, lo + 10 ** (6 - digits) - 1, naive, match.start(), match.end())
 
+    def _on_the_nearest_day(self, groups: dict[str, str | None]) -> int | None:
+        """A time of day on the day that brings it closest to the last dated stamp; None if no date is known."""
+        if self._near is None:
+            return None
+        seconds = int(groups["H"] or 0) * 3600 + int(groups["M"] or 0) * 60 + int(groups["S"] or 0)
+        midnight = self._near // _DAY * _DAY
+        moments = [midnight + days * _DAY + seconds * 1_000_000 for days in (-1, 0, 1)]
+        return min(moments, key=lambda moment: abs(moment - (self._near or 0)))
+
     def _moment(self, groups: dict[str, str | None]) -> int | None:
+        if "d" not in groups:
+            return self._on_the_nearest_day(groups)
         year = int(groups.get("Y") or self.year)
         if year < 100:
             year += 2000

@@ -19,7 +19,8 @@ def _micros(text: str) -> int:
 
 @pytest.mark.parametrize(("name", "example"), _EXAMPLES, ids=[f"{n}-{i}" for i, (n, _) in enumerate(_EXAMPLES)])
 def test_examples_of_the_table(name: str, example: dict[str, object]) -> None:
-    stamp = times.Clock(2026).parse(str(example["text"]))
+    noon = 1_796_126_400  # 2026-12-01T12:00:00Z, for the stamps without a date
+    stamp = times.Clock(2026, noon).parse(str(example["text"]))
     assert stamp is not None
     assert stamp.lo == _micros(str(example["at"]))
     assert stamp.hi - stamp.lo == example["span"]
@@ -31,6 +32,19 @@ def test_lines_without_a_time_have_none() -> None:
     rows = yaml.safe_load((data_dir("signatures") / "_formats" / "times.yaml").read_text())
     for text in rows["healthy"]:
         assert times.Clock(2026).parse(text) is None, text
+
+
+def test_a_time_of_day_without_any_date_is_no_time() -> None:
+    assert times.Clock(2026).parse("04:27:58 step 3") is None
+
+
+def test_a_time_of_day_crosses_midnight_with_its_neighbours() -> None:
+    clock = times.Clock(2026)
+    before = clock.parse("2026-12-01 23:59:58 step 1")
+    after = clock.parse("00:00:03 step 2")
+    assert before is not None
+    assert after is not None
+    assert after.lo - before.lo == 5_000_000
 
 
 def test_impossible_dates_are_no_times() -> None:
