@@ -152,24 +152,46 @@ class Redactor:
             self.count += masked
             if self._key.over:
                 self._key = None
-        for index in found:
-            if index == len(rules()):
-                self._key = _Key()
-            else:
-                line, masked = _masked(line, index)
-                self.count += masked
-        return line
+        if len(rules()) in found:
+            self._key = _Key()
+        parts, at = [], 0
+        for start, end, rule in _spans(line, found):
+            parts += [line[at:start], _mask(rules()[rule].id)]
+            at = end
+            self.count += 1
+        return b"".join([*parts, line[at:]]) if parts else line
 
-    def safe_cut(self, line: bytes) -> int:
+    @staticmethod
+    def safe_cut(line: bytes) -> int:
         """An offset before the last MARGIN bytes of an unfinished `line` that is not inside a match of any rule."""
         cut = len(line) - MARGIN
-        spans = sorted(
-            match.span() for hit in _pattern_set().scan(line) for match in _compiled(hit.pattern).finditer(line)
-        )
-        for start, end in reversed(spans):
+        matches = (match for hit in _pattern_set().scan(line) for match in _compiled(hit.pattern).finditer(line))
+        for start, end in sorted((match.span() for match in matches), reverse=True):
             if start < cut < end:
                 cut = start
         return max(cut, 0)
+
+
+def _spans(line: bytes, found: list[int]) -> list[tuple[int, int, int]]:
+    """(start, end, rule) of what is to be masked, in order and disjoint.
+
+    All rules look at the line as it was, so that none is led astray by the mask of another; where they overlap, the
+    first rule gives the name.
+    """
+    wanted = sorted(
+        (*match.span("secret"), index)
+        for index in found
+        if index < len(rules())
+        for match in _compiled(index).finditer(line)
+        if rules()[index].is_secret(match["secret"])
+    )
+    merged: list[tuple[int, int, int]] = []
+    for start, end, rule in wanted:
+        if merged and start < merged[-1][1]:
+            before = merged.pop()
+            start, end, rule = before[0], max(end, before[1]), min(rule, before[2])
+        merged.append((start, end, rule))
+    return merged
 
 
 class _Key:
@@ -193,21 +215,6 @@ class _Key:
         self._foreign += 1
         self.over = self._foreign > _FOREIGN_LINES
         return line, 0
-
-
-def _masked(line: bytes, index: int) -> tuple[bytes, int]:
-    """`line` with all secrets of one rule masked, and their number."""
-    rule, count = rules()[index], 0
-
-    def replace(match: re.Match[bytes]) -> bytes:
-        nonlocal count
-        whole, (start, end) = match[0], match.span("secret")
-        if not rule.is_secret(match["secret"]):
-            return whole
-        count += 1
-        return whole[: start - match.start()] + _mask(rule.id) + whole[end - match.start() :]
-
-    return _compiled(index).sub(replace, line), count
 
 
 def _mask(name: str) -> bytes:
