@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from collector.model import Origin
@@ -212,16 +212,16 @@ def _streams(names: dict[str, Name]) -> None:
             names[path] = replace(name, origin=replace(name.origin, stream="stdout"))
 
 
-def contradicts(head: bytes, rank: int) -> bool:
-    """True if the first part of a file names ranks and `rank` is not among them, or several ranks speak in it."""
-    spoken = {int(next(group for group in match.groups() if group)) for match in _MARK.finditer(head)}
-    return bool(spoken) and (rank not in spoken or len(spoken) > 2)
+def spoken(head: bytes) -> frozenset[int]:
+    """The global ranks that the first part of a file names (at most 64 of them)."""
+    found: set[int] = set()
+    for match in _MARK.finditer(head):
+        found.add(int(next(group for group in match.groups() if group)))
+        if len(found) >= 64:
+            break
+    return frozenset(found)
 
 
-def agreed(sequence: Sequence[Origin]) -> Origin:
-    """What all the origins agree on; None where they differ."""
-    if not sequence:
-        return Origin()
-    fields = ("node", "rank", "local_rank", "attempt", "stream")
-    common = {f: getattr(sequence[0], f) for f in fields if len({getattr(o, f) for o in sequence}) == 1}
-    return Origin(**common)
+def contradicts(ranks: frozenset[int], rank: int) -> bool:
+    """True if a file names `ranks` and `rank` is not among them, or several ranks speak in it."""
+    return bool(ranks) and (rank not in ranks or len(ranks) > 2)

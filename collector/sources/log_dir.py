@@ -52,8 +52,8 @@ class _File:
 class _Judged:
     file: _File
     kind: ArtifactKind
-    head: bytes
-    """Kept only for rank logs."""
+    ranks: frozenset[int]
+    """Global ranks that the head of a log names. The heads themselves are not kept: there may be 200,000 files."""
     compressed: bool
 
 
@@ -168,9 +168,8 @@ class LogDir:
             return self._row(file, Outcome.EMPTY if not note else Outcome.TRUNCATED, note or "nothing inside")
         kind: Kind = classify(file.path, head)
         if kind.kind is not None:
-            return _Judged(
-                file, kind.kind, head if kind.kind is ArtifactKind.RANK_LOG else b"", isinstance(raw, Inflated)
-            )
+            ranks = naming.spoken(head) if kind.kind is ArtifactKind.RANK_LOG else frozenset[int]()
+            return _Judged(file, kind.kind, ranks, isinstance(raw, Inflated))
         return self._row(file, kind.outcome, kind.detail or "") if kind.outcome else None
 
     def _damage(self, one: _Judged, deadline: float) -> Iterator[LedgerEntry]:
@@ -193,7 +192,7 @@ class LogDir:
             name = names[one.file.path]
             if one.kind is not ArtifactKind.RANK_LOG:
                 continue
-            if name.origin.rank is not None and naming.contradicts(one.head, name.origin.rank):
+            if name.origin.rank is not None and naming.contradicts(one.ranks, name.origin.rank):
                 name = replace(name, origin=replace(name.origin, rank=None))
             origin = name.origin
             if origin.rank is None and origin.local_rank is None and name.pid is None:
@@ -255,12 +254,22 @@ def _below(root: Path, source: str, left: int, several: bool) -> Iterator[_File 
 
 
 def _consoles(judged: list[_Judged], names: dict[str, naming.Name]) -> list[Text]:
-    texts = [
-        Text(one.file.path, names[one.file.path].origin.node, one.head, one.file.open())
+    """The logs among which copies are looked for; none if there are too many to compare."""
+    consoles = [
+        one.file
         for one in judged
         if one.kind is ArtifactKind.RANK_LOG and names[one.file.path].origin.stream == "console"
     ]
-    return texts if len(texts) <= MAX_COMPARED else []
+    if not 2 <= len(consoles) <= MAX_COMPARED:
+        return []
+    texts = []
+    for file in consoles:
+        try:
+            with file.open()() as stream:
+                texts.append(Text(file.path, names[file.path].origin.node, stream.read(HEAD_BYTES), file.open()))
+        except (OSError, ImportError):
+            continue
+    return texts
 
 
 def _artifact(one: _Judged, name: naming.Name) -> Artifact:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from collector.naming import contradicts, origins, read_name
+from collector.naming import contradicts, origins, read_name, spoken
 
 RAY = "worker-ef5009277bfa38a0cd1cab58b32ba990e582ba7e2a9cf6c2b853378a-01000000-1009"
 POD_LOGS = "var/log/pods/team_job-worker-1_0a1b2c3d-1111-2222-3333-444455556666/pytorch"
@@ -130,4 +130,4 @@ def test_out_is_standard_output_only_beside_err() -> None:
     ],
 )
 def test_the_content_wins_over_the_name(head: bytes, rank: int, wrong: bool) -> None:
-    assert contradicts(head, rank) is wrong
+    assert contradicts(spoken(head), rank) is wrong
