@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from collector import checkpoint_names, naming, piped
-from collector.classify import HEAD_BYTES, Kind, classify, never_evidence
+from collector.classify import HEAD_BYTES, TEXT_BYTES, Kind, classify, never_evidence
 from collector.copies import MAX_COMPARED, Text, find_copies
 from collector.model import Artifact, ArtifactKind, Budget, LedgerEntry, Origin, Outcome, RunRef
 from collector.opening import Inflated, RegularFile, content, file_type, open_file, opener
@@ -168,7 +168,7 @@ class LogDir:
             return self._row(file, Outcome.EMPTY if not note else Outcome.TRUNCATED, note or "nothing inside")
         kind: Kind = classify(file.path, head)
         if kind.kind is not None:
-            ranks = naming.spoken(head) if kind.kind is ArtifactKind.RANK_LOG else frozenset[int]()
+            ranks = naming.spoken(head[:TEXT_BYTES]) if kind.kind is ArtifactKind.RANK_LOG else frozenset[int]()
             return _Judged(file, kind.kind, ranks, isinstance(raw, Inflated))
         return self._row(file, kind.outcome, kind.detail or "") if kind.outcome else None
 
