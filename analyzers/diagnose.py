@@ -129,7 +129,8 @@ def judge(case: Case, evidence: Evidence) -> dict[str, Any]:
     demote_stops(case, observations)
     relations = [(s.id, cause) for s in case.signatures.values() for cause in s.caused_by]
     relations += [(effect, s.id) for s in case.signatures.values() for effect in s.causes]
-    ranking = rank.rank({case.incident: observations}, {case.incident: case.world_size}, relations)[case.incident]
+    size = case.world_size or (2 if _several_writers(case) else None)
+    ranking = rank.rank({case.incident: observations}, {case.incident: size}, relations)[case.incident]
     decided = verdict.decide(case, observations, ranking)
     decided["verdict"]["resume_from"] = _resume(case, decided["verdict"]["at"])
     return {
@@ -144,6 +145,13 @@ def judge(case: Case, evidence: Evidence) -> dict[str, Any]:
         "ledger": _ledger(case),
         "details": _details(case, evidence, observations, decided),
     }
+
+
+def _several_writers(case: Case) -> bool:
+    """True if more than one rank took part although none is known by its global rank."""
+    local = {line.local_rank for line in case.lines if line.local_rank is not None}
+    stopped = {end["pid"] for end in case.rows("scheduler_events") if end.get("pid") is not None}
+    return len(local) > 1 or len(stopped) > 1
 
 
 def _resume(case: Case, at: str | None) -> dict[str, Any] | None:

@@ -95,12 +95,23 @@ def _read(evidence: Evidence, artifacts: Sequence[Artifact], budget: Budget, loc
             table, module = _READERS[artifact.kind]
             rows = _rows(module, artifact, evidence.ledger)
             evidence.tables[table].extend(rows)
-    known = roster.build(evidence.lines)
+    known = roster.build(evidence.lines, _dumped(evidence))
     evidence.lines = known.lines
     evidence.world_size = known.world_size
     evidence.tables["incidents"].append({"incident": evidence.incident, "world_size": known.world_size})
     evidence.tables["ranks"].extend(known.ranks)
     evidence.tables["scheduler_events"].extend(exits.read(known.lines))
+
+
+def _dumped(evidence: Evidence) -> dict[int, int | None]:
+    """Rank -> process id, of ranks whose dumps are named by rank."""
+    found: dict[int, int | None] = {}
+    for table in ("stack_frames", "collectives"):
+        for row in evidence.tables[table]:
+            rank = row.get("rank")
+            if rank is not None:
+                found[rank] = row.get("pid") or found.get(rank)
+    return found
 
 
 def _also_a_log(artifact: Artifact) -> bool:

@@ -16,6 +16,7 @@ from analyzers.case import Case, Observation
 from analyzers.classify import covered
 from analyzers.fates import Fate, fates
 from analyzers.templates import Templates
+from collector.data import lookup
 from collector.model import LogLine
 from collector.readers.roster import progress_step
 from collector.readers.times import Clock
@@ -33,6 +34,10 @@ def detect(case: Case) -> Iterator[Observation]:
     speaking = [fate for fate in ranks.values() if fate.failed]
     if len(ranks) < 3 or not speaking or not all(fate.only_echoes for fate in speaking):
         return
+    named = list(_fingerprints(case, ranks))
+    yield from named
+    if named:
+        return
     yield from _call_site(case, list(ranks.values()))
     yield from _fell_behind(ranks)
     yield from _unique_line(case, ranks)
@@ -43,6 +48,47 @@ def _said(line: LogLine) -> str:
     stamp = None if line.text.startswith("{") else Clock().parse(line.text)
     text = line.text[stamp.end :] if stamp else line.text
     return text.strip(" -|:,[]()")[:100]
+
+
+def _fingerprints(case: Case, ranks: dict[int, Fate]) -> Iterator[Observation]:
+    """torch's DETAIL mode compares each rank only with one other; put together, the odd one out shows."""
+    pattern = re.compile(lookup("fingerprints")["regex"])
+    running: dict[int, str] = {}
+    cited: dict[int, LogLine] = {}
+    for line in case.lines:
+        if "CollectiveFingerPrint" not in line.text:
+            continue
+        for match in pattern.finditer(line.text):
+            rank = int(match["rank"])
+            parts = [match["op"], match["shape"], match["dtype"], f"sequence {match['seq']}" if match["seq"] else None]
+            running.setdefault(rank, " ".join(part for part in parts if part))
+            cited.setdefault(rank, line)
+    counts = Counter(running.values())
+    if len(running) < 3 or len(counts) < 2:
+        return
+    (common, many), (_, few) = counts.most_common(2)
+    odd = sorted(rank for rank, what in running.items() if what != common)
+    if many <= len(running) / 2 or few >= many:
+        return
+    line = cited[odd[0]]
+    shown = ", ".join(f"rank {rank} was running {running[rank]}" for rank in odd[:4])
+    yield Observation(
+        detector="divergence",
+        signature="divergence/fingerprint",
+        role="initiating",
+        cause="user_code",
+        title=f"Mismatched collectives: {shown}, while {many} peers were running {common}",
+        text=line.text.strip()[:600],
+        strength=3,
+        rank=odd[0] if len(odd) == 1 else None,
+        attempt=line.attempt,
+        at_lo=line.at_lo,
+        at_hi=line.at_hi,
+        path=line.path,
+        line=line.line,
+        offset=line.offset,
+        detail={"ranks": odd},
+    )
 
 
 class _Place(NamedTuple):

@@ -17,6 +17,7 @@ from analyzers.case import Case, Observation
 from analyzers.fates import Fate, fates, nodes_of
 from collector.readers.roster import progress_step
 
+_SIGINT = 2
 _STOPPED = ("cancelled", "time_limit", "preempted")
 _ALARMS = ("error", "exception", "timed out", "timeout", "failed", "failure", "abort", "killed", "signal", "traceback")
 _LONG_SILENCE = 30 * 60 * 1_000_000
@@ -164,29 +165,33 @@ def _observe(signature: str, gone: Sequence[Fate], cause: str, strength: int, ti
     )
 
 
-def _uneven(case: Case, stop: Mapping[str, Any]) -> Iterator[Observation]:
-    """Stopped from outside, no time stamps, and the step counters disagree: hang or cancellation, nobody can tell."""
+def _untimed(case: Case, stop: Mapping[str, Any]) -> Iterator[Observation]:
+    """Stopped from outside and no time stamps: a hang or a cancellation, nobody can tell."""
     steps = {row["rank"]: row["step"] for row in case.rows("ranks") if row.get("step") is not None}
-    if len(steps) < 2 or len(set(steps.values())) < 2:
+    words = [line for line in case.lines if line.issuer in ("rank", "unknown") and line.text.strip()]
+    words = [line for line in words if line.path != stop["path"] or line.line < stop["line"]]
+    if not words:
         return
-    low, high = min(steps.values()), max(steps.values())
-    behind = sorted(rank for rank, step in steps.items() if step == low)
-    row = next(r for r in case.rows("ranks") if r["rank"] == behind[0])
+    last = words[-1]
+    known = ""
+    if len(set(steps.values())) > 1:
+        low = min(steps.values())
+        behind = ", ".join(str(rank) for rank, step in sorted(steps.items()) if step == low)
+        known = f"; rank(s) {behind} had reached step {low}, others step {max(steps.values())}"
     yield Observation(
         detector="silence",
         signature="silence/hang",
         role="initiating",
         cause="unknown",
-        title=f"Stopped from outside, perhaps after a hang: rank(s) {', '.join(map(str, behind))} had reached step "
-        f"{low}, others step {high}, and no line has a time",
-        text=str(row.get("last_text") or ""),
+        title=f"Stopped from outside; no training line has a time, so a hang before it cannot be ruled out{known}",
+        text=last.text.strip(),
         scope="job",
         strength=1,
-        attempt=row.get("attempt"),
+        attempt=last.attempt,
         issuer="collector",
-        source="ranks",
-        path=row.get("last_path"),
-        line=row.get("last_line"),
+        path=last.path,
+        line=last.line,
+        offset=last.offset,
         detail={"missing": ["time stamps on the training lines", "a py-spy dump of every rank during the hang"]},
     )
 
@@ -195,8 +200,8 @@ def _hang(case: Case) -> Iterator[Observation]:
     """A pause much longer than the usual one between the last word of the ranks and the signal from outside."""
     stops = [e for e in case.rows("scheduler_events") if e["event"] in _STOPPED and e.get("at_lo") is not None]
     own = [line for line in case.lines if line.issuer in ("rank", "unknown") and line.at_lo is not None]
-    if stops and not own:
-        yield from _uneven(case, stops[0])
+    if stops and not own and stops[0].get("signal") != _SIGINT:
+        yield from _untimed(case, stops[0])
     if not stops or not own:
         return
     stop = min(stops, key=lambda e: e["at_lo"])

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
-BLOCK = 2 << 20
-"""Bytes per block: from the page cache 2.7 GB/s, and 1.2 GB/s with 8 MiB, which no processor cache holds."""
+BLOCK = 512 << 10
+"""Bytes per block: from the page cache 2.2 GB/s, and 1.2 GB/s with 8 MiB, which leaves the processor's caches."""
 MAX_LINE = 1 << 20
 
 

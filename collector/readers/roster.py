@@ -71,20 +71,23 @@ def says_finished(text: str) -> bool:
     return any(hint in text for hint in _FINISH_HINTS) and _patterns()["finished"].search(text) is not None
 
 
-def build(lines: Sequence[LogLine]) -> Roster:
-    """The roster of a run. `lines` in reading order, of all files."""
+def build(lines: Sequence[LogLine], dumped: Mapping[int, int | None] | None = None) -> Roster:
+    """The roster of a run. `lines` in reading order, of all files; `dumped`: rank -> pid, as names of dumps say."""
+    dumped = dumped or {}
     attributed = exits.claim_block_lines(_by_attempt(lines))
     pids = _pid_ranks(attributed)
+    pids.update({pid: rank for rank, pid in dumped.items() if pid is not None})
     attributed = [
         line._replace(rank=pids[line.pid]) if line.rank is None and line.pid is not None and line.pid in pids else line
         for line in attributed
     ]
-    attributed = _one_node(attributed)
+    least = max(dumped) + 1 if dumped and set(dumped) == set(range(max(dumped) + 1)) else None
+    attributed = _one_node(attributed, least)
     rows: dict[tuple[int, int], dict[str, Any]] = {}
     for line in attributed:
         if line.rank is not None:
             _note(rows, line)
-    world = _world_size(attributed, rows)
+    world = _world_size(attributed, rows) or least
     for (_, rank), row in rows.items():
         if row.get("pid") is not None:
             pids.setdefault(row["pid"], rank)
@@ -127,7 +130,7 @@ def _silent_restarts(lines: Sequence[LogLine]) -> set[int]:
         if line.attempt is None and line.issuer != "rank":
             if "failed (exitcode" in line.text and (match := failed.search(line.text)):
                 ends[(line.path, match["agent"])].append(index)
-            elif "ChildFailedError" in line.text and gave_up.search(line.text):
+            elif ("Error" in line.text or "SignalException" in line.text) and gave_up.search(line.text):
                 final[line.path].append(index)
     boundaries = set()
     for (path, _), indexes in ends.items():
@@ -143,7 +146,7 @@ def _goes_on(lines: Sequence[LogLine], index: int, path: str) -> bool:
     return len(later) >= 3
 
 
-def _one_node(lines: list[LogLine]) -> list[LogLine]:
+def _one_node(lines: list[LogLine], dumped: int | None) -> list[LogLine]:
     """Take local ranks for global ones where the job had one node: as many of them as ranks, and no pair differs."""
     local = {line.local_rank for line in lines if line.local_rank is not None}
     if not local or all(line.rank is not None or line.local_rank is None for line in lines):
@@ -152,7 +155,7 @@ def _one_node(lines: list[LogLine]) -> list[LogLine]:
     for line in lines:
         if line.issuer != "rank" and (match := _BLOCK_RANK.match(line.text)):
             pairs.add((int(match[1]), int(match[2])))
-    world = _world_size(lines, {})
+    world = _world_size(lines, {}) or dumped
     complete = local == set(range(len(local))) and (world == len(local) or (world is None and bool(pairs)))
     if not complete or any(rank != number for rank, number in pairs):
         return lines

@@ -59,6 +59,8 @@ WHERE same_rank AND (
     OR (effect_detector = 'silence' AND cause_signature IN ('divergence/unique-line', 'divergence/call-site'))
     OR (effect_signature = 'divergence/fell-behind' AND cause_detector IN ('silence', 'divergence')
         AND cause_signature <> 'divergence/fell-behind')
+    OR (effect_detector IN ('stacks', 'collectives') AND cause_detector IN ('exceptions', 'signatures', 'kernel')
+        AND cause_strength >= 2 AND NOT cause_progressed AND effect_scope = 'rank')
     OR (effect_signature = 'divergence/unique-line' AND cause_signature = 'divergence/call-site')
 )
 UNION ALL
