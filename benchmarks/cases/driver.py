@@ -132,8 +132,7 @@ def act(action: dict[str, Any], consoles: list[Console], run: Path) -> None:
             for rank in action["ranks"]:
                 pid = find_rank(rank, console.mark)
                 text = subprocess.run([TOOLS / "py-spy", "dump", "--pid", str(pid)], capture_output=True, check=False)
-                neutral = re.sub(rb"\(/\S*?(/bin/python)", rb"(/usr/local\1", text.stdout)
-                (run / "pyspy" / f"rank{rank}.txt").write_bytes(neutral)
+                (run / "pyspy" / f"rank{rank}.txt").write_bytes(text.stdout)
         case "stop":
             signal_all(console.mark, signal.SIGSTOP)
 
@@ -165,6 +164,7 @@ def run_recipe(name: str, recipe: dict[str, Any], out: Path) -> None:
         os.killpg(helper.pid, signal.SIGKILL)
         helper.wait()
     keep(recipe, run)
+    neutral(run)
     if after := recipe.get("afterwards"):
         subprocess.run(after, shell=True, check=False, cwd=JOB, env=env)
     command = recipe["command"]
@@ -205,6 +205,16 @@ def keep(recipe: dict[str, Any], run: Path) -> None:
             place = run / target / path.name
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copytree(path, place) if path.is_dir() else shutil.copy(path, place)
+
+
+def neutral(run: Path) -> None:
+    """Frames of the standard library name the place of this machine's interpreter: say /usr/local, as images do."""
+    prefix = subprocess.run(
+        [TOOLS / "python", "-c", "import sys; print(sys.base_prefix)"], capture_output=True, check=True, text=True
+    ).stdout.strip()
+    for path in sorted(run.rglob("*")):
+        if path.is_file() and prefix.encode() in (content := path.read_bytes()):
+            path.write_bytes(content.replace(prefix.encode(), b"/usr/local"))
 
 
 def write_scenario(name: str, recipe: dict[str, Any], case: Path) -> None:

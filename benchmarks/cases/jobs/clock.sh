@@ -1,0 +1,3 @@
+#!/bin/sh
+# A node whose clock is wrong: CLOCK holds the faketime command, or nothing.
+exec $CLOCK python "$@"
