@@ -18,9 +18,8 @@ from analyzers.case import Case, Observation
 from analyzers.gather import Evidence, gather
 from analyzers.signatures import SignatureSet, load
 from collector import __version__
-from collector.model import Budget, LedgerEntry, LogLine, Outcome
+from collector.model import Budget, LedgerEntry, Outcome
 from collector.readers import tracebacks
-from collector.readers.times import iso
 
 SCHEMA = 1
 DETECTORS = (
@@ -132,7 +131,7 @@ def judge(case: Case, evidence: Evidence) -> dict[str, Any]:
     size = case.world_size or (2 if _several_writers(case) else None)
     ranking = rank.rank({case.incident: observations}, {case.incident: size}, relations)[case.incident]
     decided = verdict.decide(case, observations, ranking)
-    decided["verdict"]["resume_from"] = _resume(case, decided["verdict"]["at"])
+    decided["verdict"]["resume_from"] = _resume(case, ranking.candidates[0]["at_lo"] if ranking.candidates else None)
     return {
         "schema": SCHEMA,
         "incident": {
@@ -154,12 +153,21 @@ def _several_writers(case: Case) -> bool:
     return len(local) > 1 or len(stopped) > 1
 
 
-def _resume(case: Case, at: str | None) -> dict[str, Any] | None:
+def _resume(case: Case, failed_at: int | None) -> dict[str, Any] | None:
+    """The newest complete checkpoint from before the failure."""
     rows = case.rows("checkpoints")
-    row = import_module("analyzers.detectors.checkpoints").resume_from(rows, None) if rows else None
+    row = import_module("analyzers.detectors.checkpoints").resume_from(rows, failed_at) if rows else None
     if row is None:
         return None
     return {"path": row.get("path"), "step": row.get("step"), "complete": row.get("status") == "complete"}
+
+
+def _checkpoints(case: Case) -> list[dict[str, Any]]:
+    rows = case.rows("checkpoints")
+    if not rows:
+        return []
+    listed = import_module("analyzers.detectors.checkpoints").distinct(rows)
+    return [{key: row.get(key) for key in ("path", "format", "step", "status", "why")} for row in listed]
 
 
 def _ledger(case: Case) -> dict[str, Any]:
@@ -188,10 +196,7 @@ def _details(
         "ranks": narrative.ranks(case, decided["verdict"]),
         "timeline": narrative.timeline(observations),
         "first_difference": narrative.first_difference(observations),
-        "checkpoints": [
-            {key: row.get(key) for key in ("path", "format", "step", "status", "why")}
-            for row in case.rows("checkpoints")
-        ],
+        "checkpoints": _checkpoints(case),
         "inputs": {
             "files": evidence.files,
             "bytes": evidence.bytes,
@@ -211,8 +216,3 @@ def _ledger_row(entry: LedgerEntry) -> dict[str, Any]:
         "bytes_seen": entry.bytes_seen,
         "bytes_kept": entry.bytes_kept,
     }
-
-
-def when(line: LogLine) -> str | None:
-    """The time of a line as ISO text."""
-    return iso(line.at_lo)

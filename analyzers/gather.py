@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -28,6 +28,8 @@ _READERS: dict[ArtifactKind, tuple[str, str]] = {
     ArtifactKind.EXIT_FILE: ("scheduler_events", "collector.readers.exit_file"),
 }
 """Kind -> (table, module with `read(artifact) -> rows`), imported only when such an artifact turns up."""
+_QUIET_IS_HEALTHY = (ArtifactKind.KERNEL_LOG, ArtifactKind.EXIT_FILE)
+"""Kinds that hold nothing worth a row when all is well."""
 
 
 @dataclass(slots=True)
@@ -130,6 +132,10 @@ def _rows(module: str, artifact: Artifact, ledger: list[LedgerEntry]) -> list[di
                 detail=f"{type(error).__name__}: {error}",
             )
         )  # fmt: skip
+        return []
+    if not rows and artifact.kind in _QUIET_IS_HEALTHY:
+        entry = _collected(artifact, None)
+        ledger.append(replace(entry, detail="read, and it reports no failure"))
         return []
     outcome = Outcome.COLLECTED if rows else Outcome.EMPTY
     why = getattr(reader, "problem", None)

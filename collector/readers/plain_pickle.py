@@ -99,9 +99,9 @@ def _run(data: bytes, max_opcodes: int) -> Any:
         if name in _LITERALS:
             stack.append(argument)
         elif name in _GET:
-            stack.append(memo[argument])
+            stack.append(memo[int(argument or 0)])
         elif name in _PUT:
-            memo[argument] = stack[-1]
+            memo[int(argument or 0)] = stack[-1]
         elif name in _CONSTANTS:
             stack.append(_CONSTANTS[name])
         elif name in build:

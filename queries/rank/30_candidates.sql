@@ -27,7 +27,7 @@ SELECT
     list_sort(list_distinct(flatten(list(who)))) AS ranks,
     max(strength) AS strength,
     min(at_lo) AS at_lo,
-    min(coalesce(at_hi, at_lo)) AS at_hi,
+    CASE WHEN bool_and(at_hi IS NOT NULL) THEN min(at_hi) END AS at_hi,
     min(seq) AS seq,
     bool_and(progressed) AS progressed,
     bool_or(issuer = 'kernel') AS by_kernel,
