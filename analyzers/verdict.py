@@ -190,6 +190,11 @@ def _why(case: Case, seen: Observation, top: Mapping[str, Any], status: str) -> 
     parts = []
     if top["everybody"]:
         parts.append(f"All {len(top['ranks'])} ranks failed in the same way, so no single one is to blame")
+    elif top["echoes"] and seen.detector == "silence":
+        parts.append(
+            f"{who} printed no error and stopped; the errors of {top['echoes']} other rank(s) only report a lost or "
+            "silent peer"
+        )
     elif top["echoes"]:
         oneself = "itself" if len(top["ranks"]) < 2 else "themselves"
         parts.append(

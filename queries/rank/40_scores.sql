@@ -56,7 +56,9 @@ SELECT
         - CASE WHEN f.scope = 'launcher' AND f.rivals > 0 THEN 0.20 ELSE 0 END
     )), 3) AS score,
     list_concat(
-        CASE f.strength WHEN 3 THEN ['+ the line names the cause by itself'] WHEN 2 THEN ['+ the line states a failure of its own, not a reaction']
+        CASE WHEN f.detector IN ('silence', 'divergence', 'collectives', 'stacks') AND f.strength >= 2
+            THEN ['+ it alone differs from its peers in what it did or left undone']
+            WHEN f.strength = 3 THEN ['+ the line names the cause by itself'] WHEN f.strength = 2 THEN ['+ the line states a failure of its own, not a reaction']
             ELSE ['- it is a hint, not a statement'] END,
         list_concat(
             CASE WHEN f.by_kernel THEN ['+ the kernel or the device says so'] ELSE [] END,
