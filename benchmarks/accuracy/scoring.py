@@ -39,7 +39,7 @@ class Decides(enum.StrEnum):
     TRUE = "true"
     """Ranks and cause: nothing but the right answer is right."""
     CAUSE = "cause"
-    """The cause, not the rank: the right cause is right with the right ranks or with none."""
+    """The cause, not the rank: the right cause is right with the right ranks, with none, or as `undetermined`."""
     PARTIAL = "partial"
     """Hints only: like `cause`, and `undetermined` is right too."""
     FALSE = "false"
@@ -172,7 +172,9 @@ def judge(run: Run, view: str, verdict: Mapping[str, Any]) -> Grade:
     if run.healthy:
         return {"no_failure": Grade.RIGHT, "undetermined": Grade.ABSTAINED}.get(str(status), Grade.WRONG)
     if status == "undetermined":
-        return Grade.ABSTAINED if decides in (Decides.TRUE, Decides.CAUSE) else Grade.RIGHT
+        if decides is Decides.CAUSE:  # who cannot be read, what can: an honest answer names the one and not the other
+            return Grade.RIGHT if run.label.names_cause(told(verdict), view) else Grade.ABSTAINED
+        return Grade.ABSTAINED if decides is Decides.TRUE else Grade.RIGHT
     if decides is Decides.FALSE or status == "no_failure":
         return Grade.RIGHT if decides is Decides.OPEN else Grade.WRONG
     ranks = tuple(sorted(verdict.get("ranks") or ()))
