@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from analyzers.attribute import attribute, demote_stops, mark_progress
 from analyzers.case import Case, Observation
@@ -20,6 +20,9 @@ from analyzers.signatures import SignatureSet, load
 from collector import __version__
 from collector.model import Budget, LedgerEntry, Outcome
 from collector.readers import tracebacks
+
+if TYPE_CHECKING:
+    from analyzers.rank import Ranking
 
 SCHEMA = 1
 DETECTORS = (
@@ -120,18 +123,39 @@ def observe(case: Case) -> list[Observation]:
 
 def judge(case: Case, evidence: Evidence) -> dict[str, Any]:
     """Detectors, attribution, ranking and verdict of one case."""
-    from analyzers import rank, verdict
+    from analyzers import rank
 
+    observations = examine(case)
+    ranking = rank.rank({case.incident: observations}, {case.incident: ranks_at_least(case)}, relations(case))
+    return conclude(case, evidence, observations, ranking[case.incident])
+
+
+def examine(case: Case) -> list[Observation]:
+    """Everything that is done with observations before they are ranked."""
     observations = observe(case)
     attribute(case, observations)
     mark_progress(case, observations)
     demote_stops(case, observations)
-    relations = [(s.id, cause) for s in case.signatures.values() for cause in s.caused_by]
-    relations += [(effect, s.id) for s in case.signatures.values() for effect in s.causes]
-    size = case.world_size or (2 if _several_writers(case) else None)
-    ranking = rank.rank({case.incident: observations}, {case.incident: size}, relations)[case.incident]
+    return observations
+
+
+def relations(case: Case) -> list[tuple[str, str]]:
+    """(effect, cause) pairs that the signatures state."""
+    known = [(s.id, cause) for s in case.signatures.values() for cause in s.caused_by]
+    return known + [(effect, s.id) for s in case.signatures.values() for effect in s.causes]
+
+
+def ranks_at_least(case: Case) -> int | None:
+    """The world size, or 2 where it is unknown but more than one rank took part, or None."""
+    return case.world_size or (2 if _several_writers(case) else None)
+
+
+def conclude(case: Case, evidence: Evidence, observations: list[Observation], ranking: Ranking) -> dict[str, Any]:
+    """The contract of DESIGN section 4 from a ranking, which may have been one of many incidents in one call."""
+    from analyzers import verdict
+
     decided = verdict.decide(case, observations, ranking)
-    decided["verdict"]["resume_from"] = _resume(case, ranking.candidates[0]["at_lo"] if ranking.candidates else None)
+    decided["verdict"]["resume_from"] = _resume(case, decided["verdict"]["at"])
     return {
         "schema": SCHEMA,
         "incident": {
