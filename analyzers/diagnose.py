@@ -155,7 +155,7 @@ def conclude(case: Case, evidence: Evidence, observations: list[Observation], ra
     from analyzers import verdict
 
     decided = verdict.decide(case, observations, ranking)
-    decided["verdict"]["resume_from"] = _resume(case, decided["verdict"]["at"])
+    decided["verdict"]["resume_from"] = _resume(case, ranking.candidates[0]["at_lo"] if ranking.candidates else None)
     return {
         "schema": SCHEMA,
         "incident": {
