@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 from collector.model import Artifact, ArtifactKind, Budget, LedgerEntry, LogLine, Outcome, RunRef
 from collector.readers import exits, rank_log, roster
 from collector.readers.windows import Locate
+from collector.redact import redact
 
 _READERS: dict[ArtifactKind, tuple[str, str]] = {
     ArtifactKind.KERNEL_LOG: ("kernel_events", "collector.readers.kernel_log"),
@@ -62,7 +63,7 @@ def gather(root: Path | Sequence[Path] | BinaryIO, budget: Budget, locate: Locat
     evidence = Evidence(_identity(artifacts), _shown(root), ledger=ledger)
     evidence.files = len(artifacts)
     evidence.bytes = sum(max(artifact.size, 0) for artifact in artifacts)
-    _read(evidence, artifacts, budget, locate)
+    read(evidence, artifacts, budget, locate)
     return evidence
 
 
@@ -80,7 +81,11 @@ def _identity(artifacts: Iterable[Artifact]) -> str:
     return f"local-{digest.hexdigest()[:12]}"
 
 
-def _read(evidence: Evidence, artifacts: Sequence[Artifact], budget: Budget, locate: Locate | None) -> None:
+def read(evidence: Evidence, artifacts: Sequence[Artifact], budget: Budget, locate: Locate | None = None) -> None:
+    """Add to `evidence` what the artifacts say, then who took part and how it ended, from all lines together.
+
+    `evidence` may hold lines, rows and a world size already (those of a lake's raw parts).
+    """
     logs = [a for a in artifacts if a.kind is ArtifactKind.RANK_LOG]
     share = max(budget.lines // max(len(logs), 1), 400)
     for artifact in artifacts:
@@ -97,12 +102,43 @@ def _read(evidence: Evidence, artifacts: Sequence[Artifact], budget: Budget, loc
             table, module = _READERS[artifact.kind]
             rows = _rows(module, artifact, evidence.ledger)
             evidence.tables[table].extend(rows)
+    _mask(evidence)
     known = roster.build(evidence.lines, _dumped(evidence))
     evidence.lines = known.lines
-    evidence.world_size = known.world_size
-    evidence.tables["incidents"].append({"incident": evidence.incident, "world_size": known.world_size})
+    # a scheduler counts tasks, which may be launchers: ranks that spoke or named the size are not fewer
+    evidence.world_size = max(filter(None, (evidence.world_size, known.world_size)), default=None)
+    evidence.tables["incidents"].append({"incident": evidence.incident, "world_size": evidence.world_size})
     evidence.tables["ranks"].extend(known.ranks)
     evidence.tables["scheduler_events"].extend(exits.read(known.lines))
+
+
+def _mask(evidence: Evidence) -> None:
+    """Mask secrets once, before anybody reads, cites or prints a text. Paths stay: they must open the file."""
+    texts = [line.text for line in evidence.lines]
+    for index, text in _masked(texts):
+        evidence.lines[index] = evidence.lines[index]._replace(text=text)
+    rows = [row for listed in evidence.tables.values() for row in listed]
+    stated = list({value for row in rows for key, value in row.items() if isinstance(value, str) and key != "path"})
+    changed = {stated[index]: text for index, text in _masked(stated)}
+    if changed:
+        for row in rows:
+            row.update({k: changed[v] for k, v in row.items() if isinstance(v, str) and k != "path" and v in changed})
+
+
+def _masked(texts: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """(index, masked text) of the texts that hold a secret, found in one scan of all of them."""
+    joined = "\n".join(texts)
+    masked, count = redact(joined)
+    if not count:
+        return
+    at = 0  # masking never changes the number of newlines, but a text may hold some of its own
+    pieces = masked.split("\n")
+    for index, text in enumerate(texts):
+        size = text.count("\n") + 1
+        new = "\n".join(pieces[at : at + size])
+        at += size
+        if new != text:
+            yield index, new
 
 
 def _dumped(evidence: Evidence) -> dict[int, int | None]:
