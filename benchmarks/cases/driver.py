@@ -133,6 +133,11 @@ def act(action: dict[str, Any], consoles: list[Console], run: Path) -> None:
                 pid = find_rank(rank, console.mark)
                 text = subprocess.run([TOOLS / "py-spy", "dump", "--pid", str(pid)], capture_output=True, check=False)
                 (run / "pyspy" / f"rank{rank}.txt").write_bytes(text.stdout)
+        case "cgroup":
+            group = Path(f"/sys/fs/cgroup/memory/job-{console.mark[:8]}")
+            group.mkdir()
+            (group / "memory.limit_in_bytes").write_text(str(action["limit"]))
+            (group / "cgroup.procs").write_text(str(find_rank(action["rank"], console.mark)))
         case "stop":
             signal_all(console.mark, signal.SIGSTOP)
 
@@ -157,6 +162,7 @@ def run_recipe(name: str, recipe: dict[str, Any], out: Path) -> None:
     if during := recipe.get("during"):
         helper = subprocess.Popen(during, shell=True, cwd=JOB, env=env, start_new_session=True)
         time.sleep(1)
+    seen = kernel_lines()
     started = datetime.now(UTC)
     codes = launch(recipe, env, run)
     ended = datetime.now(UTC)
@@ -164,6 +170,9 @@ def run_recipe(name: str, recipe: dict[str, Any], out: Path) -> None:
         os.killpg(helper.pid, signal.SIGKILL)
         helper.wait()
     keep(recipe, run)
+    if recipe.get("kernel_log"):
+        (run / "node").mkdir()
+        (run / "node" / "dmesg.txt").write_text("".join(kernel_lines()[len(seen) :]))
     neutral(run)
     if after := recipe.get("afterwards"):
         subprocess.run(after, shell=True, check=False, cwd=JOB, env=env)
@@ -173,6 +182,11 @@ def run_recipe(name: str, recipe: dict[str, Any], out: Path) -> None:
     )
     write_scenario(name, recipe, case)
     print(f"{name}: exit {codes}, {(run / 'merged.log').stat().st_size} bytes, {(ended - started).seconds} s")
+
+
+def kernel_lines() -> list[str]:
+    """The kernel log as dmesg prints it."""
+    return subprocess.run(["dmesg"], capture_output=True, check=True, text=True).stdout.splitlines(keepends=True)
 
 
 def launch(recipe: dict[str, Any], env: dict[str, str], run: Path) -> list[int | None]:
