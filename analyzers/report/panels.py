@@ -1,0 +1,191 @@
+"""Panels of the fleet report: `queries/weekly/<name>.sql` is what is asked, `<name>.yaml` beside it how it is shown.
+
+The base tables of `queries/weekly/base/` (runs, exposure, failures, ...) are computed once per report, in order of their
+file names, and every panel reads them; so a panel is a short query and all panels count the same things. Parameters
+come from a fixed vocabulary and exactly those that a query names are bound. The connection is given: whoever opens the
+lake decides what SQL may touch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import cache
+from typing import Any, Literal
+
+import msgspec
+
+from analyzers import sql
+from analyzers.periods import Period
+from collector import tables
+from collector.data import lookup
+
+GROUP = "weekly"
+PARAMETERS = ("since", "until", "cluster")
+"""Names that a query of the report may bind."""
+_TABLES = ("verdicts", "incidents", "observations", "ledger", "checkpoints", "kernel_events", "gpus", "allocations")
+_FOREVER = 1 << 62
+
+Format = Literal[
+    "text",
+    "count",
+    "gpu_hours",
+    "hours",
+    "share",
+    "rate",
+    "number",
+    "time",
+    "list",
+    "code",
+    "incident",
+    "flag",
+    "change",
+]
+
+
+class Column(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One column as it is shown; `name` is a column of the query or of what weekly_stats adds to it."""
+
+    name: str
+    label: str
+    format: Format = "text"
+    of: str | None = None
+    """Key of the summary that is the denominator: the header states it and each cell adds its share."""
+    bar: bool = False
+    """Draw a bar beside the value, in proportion to the largest of the column."""
+
+
+class Chart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An interval plot over the rows: a dot at `value` and a line from `lo` to `hi`."""
+
+    label: str
+    value: str
+    lo: str
+    hi: str
+    unit: str
+    band: bool = False
+    """Draw the band of published values behind it."""
+    log: bool = False
+
+
+class Spec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a panel is shown."""
+
+    title: str
+    question: str
+    base: str
+    """What is counted, in words; {names} are filled from the summary."""
+    order: int
+    columns: tuple[Column, ...] = ()
+    empty: str = "Nothing of the kind in this period."
+    chart: Chart | None = None
+    limit: int = 15
+    """Rows shown; the rest is counted. JSON and CSV have all."""
+    exposure: bool = False
+    """True if the panel makes no sense without allocations."""
+
+
+@cache
+def specs() -> Mapping[str, Spec]:
+    """Panel name -> its spec, in the order of the page. Raises ValueError naming the file that is malformed."""
+    found: dict[str, Spec] = {}
+    for path in sorted((sql.queries_dir() / GROUP).glob("*.yaml")):
+        import yaml
+
+        try:
+            found[path.stem] = msgspec.convert(yaml.safe_load(path.read_bytes()), Spec)
+        except (msgspec.ValidationError, yaml.YAMLError) as error:
+            raise ValueError(f"queries/{GROUP}/{path.name}: {error}") from error
+    return dict(sorted(found.items(), key=lambda item: item[1].order))
+
+
+@cache
+def text(name: str) -> str:
+    """The SQL of a panel. Raises KeyError for an unknown one."""
+    return dict(sql.load(GROUP))[name]
+
+
+def bases() -> list[tuple[str, str]]:
+    """(table, SQL) of the base tables in the order in which they are made."""
+    return [(name.partition("_")[2], query) for name, query in sql.load(f"{GROUP}/base")]
+
+
+def settings() -> dict[str, Any]:
+    """Thresholds and assumptions: signatures/_lookup/weekly.yaml."""
+    found: dict[str, Any] = lookup("weekly")
+    return found
+
+
+class Lake:
+    """The tables of a lake prepared for one span of time: base tables made, panels can be asked."""
+
+    def __init__(self, connection: Any, spans: Sequence[Period], cluster: str | None) -> None:
+        """Register settings and periods and compute the base tables on `connection` (DuckDB, views of the lake).
+
+        A table that the connection lacks is taken as empty: a lake without checkpoints has no file of them.
+        """
+        self._connection = connection
+        reported = spans[-1]
+        self.since, self.until, self.cluster = reported.starts, reported.ends, cluster
+        self.lemon_from = min(self.since, self.until - timedelta(days=settings()["lemon_days"]))
+        connection.execute("SET TimeZone = 'UTC'")
+        known = {row[0] for row in connection.execute("SELECT table_name FROM information_schema.tables").fetchall()}
+        for name in _TABLES:
+            if name not in known:
+                connection.register(name, tables.to_arrow(name, []))
+        self._register(spans, min(spans[0].starts, self.lemon_from))
+        for name, query in bases():
+            connection.execute(f'CREATE OR REPLACE TEMP TABLE "{name}" AS {query}', self._bound(query))
+
+    def ask(self, name: str) -> list[dict[str, Any]]:
+        """Rows of a panel as dicts; times as aware datetimes in UTC. Raises KeyError for an unknown panel."""
+        query = text(name)
+        cursor = self._connection.execute(query, self._bound(query))
+        names = [column[0] for column in cursor.description]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+    def _bound(self, query: str) -> dict[str, Any]:
+        (statement,) = self._connection.extract_statements(query)
+        values: dict[str, datetime | str | None] = {
+            "since": self.since,
+            "until": self.until,
+            "cluster": self.cluster,
+        }
+        return {name: values[name] for name in statement.named_parameters}
+
+    def _register(self, spans: Sequence[Period], history_from: datetime) -> None:
+        import pyarrow as pa
+
+        time = pa.timestamp("us", tz="UTC")
+        known = settings()
+        scalars = {k: v for k, v in known.items() if isinstance(v, int | float)}
+        scalars.update(history_from=history_from, lemon_from=self.lemon_from)
+        small = {
+            "periods": pa.table(
+                {
+                    "period": pa.array([p.period for p in spans], pa.int64()),
+                    "label": pa.array([p.label for p in spans], pa.string()),
+                    "starts": pa.array([p.starts for p in spans], time),
+                    "ends": pa.array([p.ends for p in spans], time),
+                }
+            ),
+            "settings": pa.table({k: pa.array([v], time if k.endswith("_from") else None) for k, v in scalars.items()}),
+            "infrastructure": pa.table({"cause": pa.array(known["infrastructure"], pa.string())}),
+            "single_node": pa.table({"cause": pa.array(known["single_node"], pa.string())}),
+            "failed_states": pa.table({"state": pa.array(known["failed_states"], pa.string())}),
+            "evidence_kinds": pa.table({"kind": pa.array(list(known["evidence"]), pa.string())}),
+            "size_bins": pa.table(
+                {
+                    "lo": pa.array(known["size_bins"], pa.int64()),
+                    "hi": pa.array([*known["size_bins"][1:], _FOREVER], pa.int64()),
+                }
+            ),
+            "watched": pa.table(
+                {
+                    "label": pa.array([w["label"] for w in known["watched"] for _ in w["signatures"]], pa.string()),
+                    "signature": pa.array([s for w in known["watched"] for s in w["signatures"]], pa.string()),
+                }
+            ),
+        }
+        for name, table in small.items():
+            self._connection.register(name, table)

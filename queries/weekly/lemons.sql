@@ -1,0 +1,62 @@
+-- Nodes and the infrastructure failures they INITIATED, with what speaks for and against them.
+-- Grain: one row per node with busy time in the lemon window. Base: node-hours of the window; k counts jobs, not
+-- restarts: the failures of one job on one node are one, and only failures with exactly one accused node count, so
+-- that hosting the victims of another node never does.
+WITH span AS (SELECT lemon_from AS starts, $until AS ends FROM settings),
+held AS (
+    SELECT b.cluster, b.node,
+        sum(date_diff('microsecond', greatest(b.started, s.starts), least(b.held_until, s.ends)) / 3.6e9) AS node_hours
+    FROM busy b
+    JOIN span s ON b.started < s.ends AND b.held_until > s.starts
+    GROUP BY b.cluster, b.node
+),
+accused AS (
+    SELECT f.*, f.nodes[1] AS node
+    FROM failures f
+    JOIN single_node c ON c.cause = f.cause
+    CROSS JOIN span s
+    WHERE f.determined AND f.exposed AND len(f.nodes) = 1 AND f.counted_at >= s.starts AND f.counted_at < s.ends
+),
+record AS (
+    SELECT
+        cluster, node,
+        count(DISTINCT coalesce(job, incident)) AS k,
+        count(*) AS failures,
+        count(DISTINCT coalesce("user", '')) AS users,
+        count(DISTINCT CAST(counted_at AS DATE)) AS days,
+        sum(CASE WHEN status = 'suspected' THEN 1 ELSE 0 END) AS suspected,
+        sum(CASE WHEN run_nodes = 1 THEN 1 ELSE 0 END) AS single_node_failures,
+        sum(lost_gpu_hours) AS lost_gpu_hours,
+        array_agg(DISTINCT signature) AS signatures,
+        max(counted_at) AS last_at,
+        arg_max(incident, counted_at) AS example
+    FROM accused
+    GROUP BY cluster, node
+),
+events AS (
+    SELECT a.cluster, a.node, count(DISTINCT e.code) AS xids, array_agg(DISTINCT e.code) AS codes
+    FROM accused a
+    JOIN kernel_events e ON e.incident = a.incident AND e.node = a.node AND e.event = 'xid'
+    GROUP BY a.cluster, a.node
+),
+boards AS (
+    SELECT cluster, node, max(times) AS board_times, arg_max(serial, times) AS board
+    FROM (
+        SELECT a.cluster, a.node, g.serial, count(DISTINCT a.incident) AS times
+        FROM accused a
+        JOIN gpus g ON g.incident = a.incident AND g.node = a.node
+        WHERE g.serial IS NOT NULL
+            AND (coalesce(g.ecc_volatile_uncorrected, 0) > 0 OR g.remap_failure OR g.remap_pending OR g.error IS NOT NULL)
+        GROUP BY a.cluster, a.node, g.serial
+    ) b
+    GROUP BY cluster, node
+)
+SELECT
+    h.cluster, h.node, h.node_hours, coalesce(r.k, 0) AS k, coalesce(r.failures, 0) AS failures, r.users, r.days,
+    r.suspected, r.single_node_failures, r.lost_gpu_hours, r.signatures, r.last_at, r.example, coalesce(x.xids, 0) AS xids,
+    x.codes, b.board, b.board_times
+FROM held h
+LEFT JOIN record r ON r.cluster = h.cluster AND r.node = h.node
+LEFT JOIN events x ON x.cluster = h.cluster AND x.node = h.node
+LEFT JOIN boards b ON b.cluster = h.cluster AND b.node = h.node
+ORDER BY k DESC, h.node_hours, h.node
