@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from collector import locators, usercache
-from collector.data import lookup
+from collector.data import data_dir, lookup
 from collector.locators import Ordinary, expression, literals
 
 _FORMAT = b"firstfault patterns 1\n"
@@ -177,9 +177,10 @@ def _name(patterns: Sequence[bytes]) -> str:
 
 
 def _derivation() -> bytes:
-    """The code that derives expressions: another release may derive others."""
+    """What expressions are derived with: another release may derive others."""
     try:
-        return Path(locators.__file__).read_bytes()
+        lines = data_dir("signatures") / "_lookup" / "ordinary_log.yaml"
+        return Path(locators.__file__).read_bytes() + lines.read_bytes()
     except OSError:
         return b""
 

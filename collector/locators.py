@@ -27,10 +27,10 @@ _REPEATS = (_SRE.MAX_REPEAT, _SRE.MIN_REPEAT, _SRE.POSSESSIVE_REPEAT)
 
 MIN_LITERAL = 3
 """Shorter literals occur in nearly every line of a log and would sort nothing out."""
-MAX_ALTERNATIVES = 16
+MAX_ALTERNATIVES = 64
 """More literals than this for one pattern cost more than they save."""
-MAX_CLASS = 6
-"""A class of more bytes ends a literal: ten literals for `\\d` find no more than what stands before it."""
+MAX_CLASS = 10
+"""A class of more bytes ends a literal."""
 MAX_REPEAT = 32
 """Bounded repeats above this become unbounded in the Hyperscan expression: a counter costs it far more than a loop."""
 WINDOW = 8
@@ -59,13 +59,31 @@ class _Unknown(Exception):
 
 
 def literals(pattern: bytes) -> Literals | None:
-    """Literals necessary for `re.search(pattern, line)`, the longest found; None where none are known.
+    """Literals necessary for `re.search(pattern, line)`, long ones; None where none are known.
 
     Raises re.error if the pattern is not a regular expression.
     """
     tree = _PARSER.parse(pattern)
     flags = int(tree.state.flags)
-    return None if flags & re.LOCALE else _best(_Runs(), tree, bool(flags & re.IGNORECASE))
+    if flags & re.LOCALE:
+        return None
+    if not flags & re.IGNORECASE:
+        run = _longest_run(tree)
+        if len(run) >= WINDOW:  # good enough, at a fifth of the cost of looking into every group
+            return Literals((run,), False)
+    return _best(_known(tree, bool(flags & re.IGNORECASE)))
+
+
+def _longest_run(items: Any) -> bytes:
+    """The longest run of adjacent literal bytes outside of groups."""
+    best, run = b"", bytearray()
+    for op, argument in [*items, (None, None)]:
+        if op is _SRE.LITERAL:
+            run.append(argument)
+        elif op is not _SRE.AT:
+            best = max(best, bytes(run), key=len)
+            run.clear()
+    return best
 
 
 class Ordinary:
@@ -99,12 +117,10 @@ def expression(pattern: bytes, ordinary: Ordinary) -> bytes | None:
     # Hyperscan refuses what matches the empty string; such a pattern sorts nothing out anyway.
     if not _PARSER.SubPattern(tree.state, stretch).getwidth()[0]:
         return None
-    found = _best(_Runs(), stretch, folded)
-    if found is not None:
+    for found in sorted(_known(stretch, folded), key=_worth, reverse=True):
         windows = [ordinary.rarest(text) for text in found.any_of]
         if all(windows):
-            texts = ("".join(_class({byte}, found.folded) for byte in window) for window in windows if window)
-            return "|".join(sorted(set(texts))).encode("ascii")
+            return b"|".join(sorted({_quoted(window, found.folded) for window in windows if window}))
     try:
         return _sequence(stretch, folded).encode("ascii")
     except _Unknown:
@@ -115,13 +131,13 @@ def expression(pattern: bytes, ordinary: Ordinary) -> bytes | None:
 
 
 class _Runs:
-    """Follows the stretches of a sequence whose bytes are known, and keeps the best requirement seen.
+    """Follows the stretches of a sequence whose bytes are known, and keeps the requirements they make.
 
     A run is a set of texts, because `gh[pos]_` is as good as three literals.
     """
 
     def __init__(self) -> None:
-        self.best: Literals | None = None
+        self.found: list[Literals] = []
         self._texts = [b""]
         self._folded: bool | None = None
         """Whether the letters of the run ignore case; None while it has no letters."""
@@ -131,23 +147,25 @@ class _Runs:
         kind = folded if any(not _LETTERS.isdisjoint(option) for option in options) else None
         if kind is not None and self._folded not in (None, kind):
             self.flush()
+        if len(options) > 1:
+            self._offer()  # what stands before may well be enough
         if len(self._texts) * len(options) > MAX_ALTERNATIVES:
             self.flush()
         self._folded = kind if self._folded is None else self._folded
         self._texts = [text + option for text in self._texts for option in options]
 
     def flush(self) -> None:
-        """End the current run and offer it."""
-        folded = bool(self._folded)
-        texts = tuple(sorted({text.lower() if folded else text for text in self._texts}))
-        if min(map(len, texts)) >= MIN_LITERAL:
-            self.offer(Literals(texts, folded))
+        """End the current run and keep what it requires."""
+        self._offer()
         self._texts, self._folded = [b""], None
 
-    def offer(self, other: Literals | None) -> None:
-        """Keep `other` if it sorts out more lines than the best so far."""
-        if other is not None and (self.best is None or _worth(other) > _worth(self.best)):
-            self.best = other
+    def _offer(self) -> None:
+        folded = bool(self._folded)
+        texts = {text.lower() if folded else text for text in self._texts}
+        if min(map(len, texts)) >= MIN_LITERAL:
+            # `(?:abc)?def`: where `abcdef` is, `def` is
+            least = (text for text in texts if not any(other in text for other in texts if other != text))
+            self.found.append(Literals(tuple(sorted(least)), folded))
 
 
 def _worth(found: Literals) -> tuple[int, bool]:
@@ -155,8 +173,13 @@ def _worth(found: Literals) -> tuple[int, bool]:
     return min(len(item) for item in found.any_of) - len(found.any_of).bit_length(), not found.folded
 
 
-def _best(runs: _Runs, items: Any, folded: bool) -> Literals | None:
-    """The best requirement of a sequence of parse-tree items."""
+def _best(found: list[Literals]) -> Literals | None:
+    return max(found, key=_worth, default=None)
+
+
+def _known(items: Any, folded: bool) -> list[Literals]:
+    """All requirements of a sequence of parse-tree items; each holds for each match."""
+    runs = _Runs()
     for op, argument in items:
         if op is _SRE.AT:
             continue  # an anchor has no width: the run goes on
@@ -166,27 +189,32 @@ def _best(runs: _Runs, items: Any, folded: bool) -> Literals | None:
             continue
         runs.flush()
         if op is _SRE.SUBPATTERN:
-            runs.offer(_best(_Runs(), argument[3], _folded_in(argument, folded)))
+            runs.found += _known(argument[3], _folded_in(argument, folded))
         elif op is _SRE.ATOMIC_GROUP:
-            runs.offer(_best(_Runs(), argument, folded))
+            runs.found += _known(argument, folded)
         elif op in _REPEATS and argument[0]:
-            runs.offer(_best(_Runs(), argument[2], folded))
+            runs.found += _known(argument[2], folded)
         elif op is _SRE.BRANCH:
-            runs.offer(_any_of([_best(_Runs(), branch, folded) for branch in argument[1]]))
+            runs.found += _any_of([_best(_known(branch, folded)) for branch in argument[1]])
     runs.flush()
-    return runs.best
+    return runs.found
 
 
 def _options(op: Any, argument: Any, folded: bool) -> list[bytes] | None:
     """The few texts that an item can match, if it is that simple and keeps the case of its surroundings."""
-    if op is _SRE.LITERAL:
+    if op is _SRE.LITERAL and argument != _NEWLINE:
         return [bytes([argument])]
     if op is _SRE.IN:
         try:
-            members = _members(argument, False)
+            members = _members(argument, False) - {_NEWLINE}  # which no line holds
         except _Unknown:
             return None
         return [bytes([byte]) for byte in sorted(members)] if len(members) <= MAX_CLASS else None
+    if op in _REPEATS and argument[1] != _SRE.MAXREPEAT and argument[1] <= 4:
+        once = _sequence_options(argument[2], folded)
+        if once is None or len(once) > 1:
+            return None
+        return [once[0] * times for times in range(argument[0], argument[1] + 1)]
     if op is _SRE.SUBPATTERN:
         return _sequence_options(argument[3], folded) if _folded_in(argument, folded) == folded else None
     if op is _SRE.BRANCH:
@@ -212,17 +240,22 @@ def _folded_in(subpattern: Any, folded: bool) -> bool:
     return (folded or bool(add & re.IGNORECASE)) and not remove & re.IGNORECASE
 
 
-def _any_of(branches: list[Literals | None]) -> Literals | None:
+def _any_of(branches: list[Literals | None]) -> list[Literals]:
     """The requirement of an alternation: one of the requirements of its branches, if each branch has one."""
     if any(branch is None for branch in branches):
-        return None
+        return []
     known = [branch for branch in branches if branch is not None]
     folded = any(branch.folded for branch in known)
     texts = {text.lower() if folded else text for branch in known for text in branch.any_of}
-    return Literals(tuple(sorted(texts)), folded) if len(texts) <= MAX_ALTERNATIVES else None
+    return [Literals(tuple(sorted(texts)), folded)] if len(texts) <= MAX_ALTERNATIVES else []
 
 
 # Hyperscan expression ----------------------------------------------------------------------------------------------
+
+
+def _quoted(text: bytes, folded: bool) -> bytes:
+    """`text` as an expression that matches just it, or it in any case."""
+    return "".join(_class({byte}, folded) for byte in text).encode("ascii")
 
 
 def _best_stretch(items: list[Any], folded: bool) -> list[Any]:
@@ -235,7 +268,7 @@ def _best_stretch(items: list[Any], folded: bool) -> list[Any]:
             stretches[-1].append(item)
 
     def worth(stretch: list[Any]) -> tuple[int, bool]:
-        found = _best(_Runs(), stretch, folded)
+        found = _best(_known(stretch, folded))
         return (-99, False) if found is None else _worth(found)
 
     return _trimmed(max(stretches, key=worth))

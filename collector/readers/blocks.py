@@ -28,44 +28,71 @@ class Block(NamedTuple):
     the first line of `data`; its head ends the block before."""
 
 
+class View(NamedTuple):
+    """As Block, but the bytes are `buffer[start:stop]` and change with the next step: nothing is copied."""
+
+    offset: int
+    first_line: int
+    buffer: bytearray
+    start: int
+    stop: int
+    newlines: int
+    gap: tuple[int, int] | None
+
+
 def scan_blocks(file: BinaryIO, block_size: int = BLOCK, max_line: int = MAX_LINE) -> Iterator[Block]:
     """Yield the file's content from its current position as blocks of about `block_size` bytes.
 
-    Of a line longer than `max_line` bytes the first and the last `max_line // 2` are kept. At most
-    `block_size + 2 * max_line` bytes are held. Raises OSError of reading, ValueError for sizes below 2.
+    Of a line longer than `max_line` bytes the first and the last `max_line // 2` are kept. Memory is bounded by a few
+    times `block_size + max_line`. Raises OSError of reading, ValueError for sizes below 2.
     """
+    views = scan_views(file, block_size, max_line)
+    return (Block(v.offset, v.first_line, bytes(memoryview(v.buffer)[v.start : v.stop]), v.gap) for v in views)
+
+
+def scan_views(file: BinaryIO, block_size: int = BLOCK, max_line: int = MAX_LINE) -> Iterator[View]:
+    """As `scan_blocks`, in one buffer that is used again and again."""
     if block_size < 2 or max_line < 2:
         raise ValueError("block_size and max_line must be at least 2")
-    return _blocks(file, block_size, max_line)
+    return _views(file, block_size, max_line)
 
 
-def _blocks(file: BinaryIO, block_size: int, max_line: int) -> Iterator[Block]:
+def _views(file: BinaryIO, block_size: int, max_line: int) -> Iterator[View]:
     head, tail = max_line - max_line // 2, max_line // 2
-    offset, line, held = 0, 1, b""  # `held` begins at `offset` and is an unfinished line
+    buffer = bytearray(2 * block_size + max_line)
+    offset, line, held = 0, 1, 0  # the buffer begins at `offset` with `held` bytes of an unfinished line
     gap: tuple[int, int] | None = None
     while True:
-        chunk = file.read(block_size)
-        data = held + chunk if held else chunk
-        end = data.rfind(b"\n") + 1 if chunk else len(data)
+        size = held + _fill(file, memoryview(buffer)[held : held + block_size])
+        ended = size == held
+        end = size if ended else buffer.rfind(b"\n", 0, size) + 1
         start = 0
-        for lo, hi in _long_lines(data, end, max_line):
-            kept = data[start : lo + head]
-            yield Block(offset + start, line, kept, gap)
-            line += kept.count(b"\n")
-            gap, start = (offset + lo + head, offset + hi - tail), hi - tail
-        if start < end:
-            kept = data[start:end]
-            yield Block(offset + start, line, kept, gap)
-            line += kept.count(b"\n")
-            gap = None
-        if not chunk:
+        for cut, resume in [*_long_lines(buffer, end, max_line, head, tail), (end, end)]:
+            if start < cut:
+                view = View(offset + start, line, buffer, start, cut, buffer.count(b"\n", start, cut), gap)
+                yield view
+                line += view.newlines
+            gap, start = (offset + cut, offset + resume) if cut < resume else None, resume
+        if ended:
             return
-        offset, held = offset + end, data[end:]
-        if len(held) > max_line:
-            yield Block(offset, line, held[:head], gap)
-            skipped, held = _skip(file, held[head:], block_size, tail)
+        held, offset = size - end, offset + end
+        buffer[:held] = memoryview(buffer)[end:size]
+        if held > max_line:
+            yield View(offset, line, buffer, 0, head, 0, None)
+            skipped, kept = _skip(file, bytes(buffer[head:held]), block_size, tail)
             gap = (offset + head, offset + head + skipped)
-            offset = gap[1]
+            offset, held = gap[1], len(kept)
+            buffer[:held] = kept
+
+
+def _fill(file: BinaryIO, target: memoryview) -> int:
+    """Read into `target`; bytes read, 0 at the end of the file."""
+    readinto = getattr(file, "readinto", None)
+    if readinto is not None:
+        return int(readinto(target) or 0)
+    data = file.read(len(target))
+    target[: len(data)] = data
+    return len(data)
 
 
 def _skip(file: BinaryIO, seen: bytes, block_size: int, keep: int) -> tuple[int, bytes]:
@@ -83,14 +110,14 @@ def _skip(file: BinaryIO, seen: bytes, block_size: int, keep: int) -> tuple[int,
         seen += chunk
 
 
-def _long_lines(data: bytes, end: int, max_line: int) -> Iterator[tuple[int, int]]:
-    """(start, end with newline) of the lines of `data[:end]` that are longer than `max_line`; looks at few bytes."""
+def _long_lines(buffer: bytearray, end: int, max_line: int, head: int, tail: int) -> Iterator[tuple[int, int]]:
+    """(end of its head, start of its tail) of each line of `buffer[:end]` longer than `max_line`."""
     at = 0
     while end - at > max_line:
-        found = data.rfind(b"\n", at, at + max_line)
+        found = buffer.rfind(b"\n", at, at + max_line)
         if found < 0:
-            stop = data.find(b"\n", at, end) + 1 or end
-            yield at, stop
+            stop = buffer.find(b"\n", at, end) + 1 or end
+            yield at + head, stop - tail
             at = stop
         else:
             at = found + 1

@@ -30,6 +30,8 @@ NOTHING = Ordinary(b"")
         (rb"a.b", None),
         (rb"abcd|.", None),
         (rb"(?L)abcd", None),
+        (rb"ab[cd\n]e(?:.|\n)", Literals((b"abce", b"abde"), False)),
+        (rb"abcd\nef", Literals((b"abcd",), False)),
     ],
 )
 def test_literals(pattern: bytes, wanted: Literals | None) -> None:
@@ -39,7 +41,11 @@ def test_literals(pattern: bytes, wanted: Literals | None) -> None:
 def test_expression_takes_the_rarest_bytes_that_ordinary_logs_lack() -> None:
     ordinary = Ordinary(b"iteration 10 | loss 2.0 | elapsed time per iteration of X")
     assert expression(rb"iteration \d+ time of XYZWVU!", ordinary) == rb"\x20XYZWVU\x21"
-    assert expression(rb"elapsed time per \d", ordinary) == rb"elapsed\x20time\x20per\x20[\x30-\x39]"
+    assert expression(rb"elapsed time per [A-Z]", ordinary) == rb"elapsed\x20time\x20per\x20[\x41-\x5a]"
+    # A number that is always there and seldom counts: what no ordinary line holds is the number itself.
+    assert expression(rb"skipped: {1,2}[89]", Ordinary(b"skipped:   0 skipped:  10")) == (
+        rb"ipped\x3a\x208|ipped\x3a\x209|pped\x3a\x20\x208|pped\x3a\x20\x209"
+    )
     assert expression(rb"(?i)XYZWV", ordinary) == rb"[\x58\x78][\x59\x79][\x5a\x7a][\x57\x77][\x56\x76]"
 
 
