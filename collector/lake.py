@@ -4,7 +4,7 @@ Two zones in one store. The raw zone is what origins reported, `raw/<table>/inci
 whole by its one origin and overwritten by a retry. An origin writes its `ledger` part LAST: that part says that all
 others of the origin are there. The lake zone is what the analysis made of it,
 `lake/<table>/date=YYYY-MM-DD/<unit>.<version>.parquet`, where the unit is the incident. A name is written once: a later
-analysis has a higher version, and readers take the newest one (`collector.snapshot`), so that nobody needs a lock.
+analysis has a higher version, and readers take the newest one (`analyzers.snapshot`), so that nobody needs a lock.
 
 Files of older firstfault versions lack columns (they read as null), files of newer ones have more (they are ignored).
 """

@@ -1,0 +1,210 @@
+"""Analysis from the lake: raw parts in, verdicts and tables out; and the lake as SQL.
+
+The analysis of a batch is `diagnose` of many incidents with one ranking call between: fetch (many at once, the network
+is slow), read, examine, rank together, conclude, publish. An incident is published under a version made of the time and
+a fingerprint of its raw parts, so that "what has to be analysed" follows from two listings, without any clock: an
+incident is pending when the fingerprint of its parts is not that of its verdict.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+from analyzers import raw_evidence, snapshot
+from analyzers.lake_rows import date_of, tables_of
+from analyzers.lake_sql import connect as connect  # the lake as SQL is part of what a user of this module needs
+from collector.lake import EXPECTED, LAKE_TABLES, RawPart, lake_key, raw_parts, to_parquet
+from collector.store import Store, StoreError, StoreUnavailable
+
+BATCH = 100
+"""Incidents ranked in one call: enough that the call costs nothing per incident, few enough to hold in memory."""
+DEADLINE = 900.0
+"""Seconds after the last part after which an incident is analysed although expected origins are missing."""
+_THREADS = 8
+_T = TypeVar("_T")
+
+
+class Analysed(NamedTuple):
+    """What became of one incident."""
+
+    incident: str
+    answer: dict[str, Any] | None
+    """The contract of `diagnose --json` (DESIGN section 4), or None if it could not be analysed now."""
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """An incident whose raw parts its verdict does not know."""
+
+    incident: str
+    parts: tuple[RawPart, ...]
+    """Its ledger parts."""
+    analysed: bool
+    """True if there is a verdict of fewer or other parts: the incident is open again."""
+
+    @property
+    def last(self) -> float:
+        """Unix seconds (clock of the store) of the newest part."""
+        return max(part.object.modified for part in self.parts)
+
+
+def analyze(store: Store, incident: str) -> dict[str, Any]:
+    """Analyse one incident now, whoever has reported, and publish it; the contract of DESIGN section 4.
+
+    Raises StoreMissing if nothing was reported of it, StoreError if the store fails.
+    """
+    (result,) = analyze_many(store, [incident])
+    if result.answer is None:
+        raise StoreUnavailable(f"{incident}: {result.error}")
+    return result.answer
+
+
+def analyze_many(store: Store, incidents: Sequence[str], *, extra_signatures: Any = None) -> Iterator[Analysed]:
+    """Analyse and publish incidents, in batches of one ranking call each; yields each as it is published.
+
+    An incident that fails is reported and costs only itself. Raises StoreError if the store fails for all.
+    """
+    from analyzers.signatures import load
+
+    known = load(extra_signatures)
+    before = snapshot.take(store, ["verdicts"])
+    for start in range(0, len(incidents), BATCH):
+        yield from _batch(store, incidents[start : start + BATCH], known, before)
+
+
+def _batch(store: Store, incidents: Sequence[str], known: Any, before: snapshot.Snapshot) -> Iterator[Analysed]:
+    from analyzers import diagnose, rank
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        fetched = list(pool.map(lambda incident: _try(lambda: raw_evidence.fetch(store, incident)), incidents))
+        ready: dict[str, tuple[Any, Any, Any, Any]] = {}
+        for incident, (raw, error) in zip(incidents, fetched, strict=True):
+            if raw is None or not (raw.parts or raw.broken):
+                yield Analysed(incident, None, error or "nothing was reported of it")
+                continue
+            evidence = raw_evidence.evidence(raw, store.uri)
+            case = diagnose.build_case(evidence, known)
+            ready[incident] = (raw, evidence, case, diagnose.examine(case))
+        rankings = rank.rank(
+            {incident: seen for incident, (_, _, _, seen) in ready.items()},
+            {incident: diagnose.ranks_at_least(case) for incident, (_, _, case, _) in ready.items()},
+            diagnose.relations(next(iter(ready.values()))[2]) if ready else [],
+        )
+        jobs = []
+        for incident, (raw, evidence, case, seen) in ready.items():
+            answer = diagnose.conclude(case, evidence, seen, rankings[incident])
+            answer["incident"]["scheduler"] = evidence.tables["incidents"][0]["scheduler"]
+            answer["details"]["signature_set"] = known.hash
+            work = _Work(incident, raw.reported, answer, date_of(raw, evidence, answer))
+            rows = tables_of(case, evidence, seen, answer)
+            jobs.append((work, pool.submit(_try, lambda w=work, r=rows: _publish(store, w, r, before))))
+        for work, job in jobs:
+            _, error = job.result()
+            yield Analysed(work.incident, work.answer if error is None else None, error)
+
+
+def _try(work: Callable[[], _T]) -> tuple[_T | None, str | None]:
+    try:
+        return work(), None
+    except StoreError as error:
+        return None, str(error)
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    incident: str
+    reported: Sequence[RawPart]
+    answer: dict[str, Any]
+    date: str
+
+
+def _publish(
+    store: Store, work: _Work, tables: dict[str, list[dict[str, Any]]], before: snapshot.Snapshot
+) -> str:  # fmt: skip
+    """Write all tables under a new version, the verdict last, then remove what they supersede. Returns the version."""
+    old = before.units["verdicts"].get(work.incident)
+    version = new_version(fingerprint(work.reported), old)
+    for table in LAKE_TABLES:
+        rows = tables.get(table) or []
+        if rows:
+            if table == "verdicts":
+                rows = [{**row, "analyzed_at": version_time(version), "date": work.date} for row in rows]
+            store.put(lake_key(table, work.date, work.incident, version), to_parquet(table, rows))
+    if old is not None and work.incident in before.verdict_dates:
+        remove_version(store, work.incident, before.verdict_dates[work.incident], old)
+    return version
+
+
+def remove_version(store: Store, incident: str, date: str, version: str) -> None:
+    """Remove the files of a superseded version, the verdict first: readers check that it is still there."""
+    for table in ("verdicts", *(table for table in LAKE_TABLES if table != "verdicts")):
+        store.delete(lake_key(table, date, incident, version))
+
+
+def fingerprint(parts: Iterable[RawPart]) -> str:
+    """8 hex digits that change when an origin reports for the first time or reports something else."""
+    named = sorted(f"{part.origin}\0{part.object.etag or part.object.modified}\0{part.object.size}" for part in parts)
+    return hashlib.sha256("\n".join(named).encode()).hexdigest()[:8]
+
+
+def new_version(print_of_parts: str, old: str | None) -> str:
+    """A version that sorts behind `old`, whatever the clocks of two machines say."""
+    now = time.time_ns() // 1000
+    if old:
+        now = max(now, version_time(old) + 1)
+    return f"v{now:017d}-{print_of_parts}-{secrets.token_hex(2)}"
+
+
+def version_time(version: str) -> int:
+    """UTC microseconds at which a version was made; 0 for a file without a version."""
+    return int(version[1:18]) if version else 0
+
+
+def pending(store: Store) -> list[Pending]:
+    """Incidents whose ledger parts are not those of their verdict, oldest first. Raises StoreError."""
+    parts: dict[str, list[RawPart]] = defaultdict(list)
+    for part in raw_parts(store, "ledger"):
+        parts[part.incident].append(part)
+    known = snapshot.take(store, ["verdicts"]).units["verdicts"]
+    waiting = [
+        Pending(incident, tuple(found), incident in known)
+        for incident, found in parts.items()
+        if known.get(incident, "")[19:27] != fingerprint(found)
+    ]
+    return sorted(waiting, key=lambda one: one.last)
+
+
+def complete(store: Store, one: Pending, *, deadline: float = DEADLINE, now: float | None = None) -> bool:
+    """True if all origins that the incident's heads expect have reported, or the deadline has passed.
+
+    Without a head nobody knows who is expected, so only the deadline closes the incident. Raises StoreUnavailable.
+    """
+    if (now if now is not None else time.time()) - one.last >= deadline:
+        return True
+    raw = raw_evidence.Raw(one.incident, reported=list(one.parts))
+    expected = False
+    for origin, rows in raw_evidence.ledger_parts(store, one.incident):
+        raw.parts["ledger"].append((origin, rows))
+        expected = expected or any(row.get("source") == EXPECTED for row in rows)
+    return expected and not raw_evidence.missing_origins(raw)
+
+
+def publish_allocations(store: Store, unit: str, date: str, rows: Iterable[dict[str, Any]]) -> None:
+    """Write exposure rows (successes too) of a unit, such as `<cluster>-<job>` or `<cluster>-<hour>`, replacing older
+    ones of the same unit. Raises StoreError, ValueError for names that are not safe."""
+    version = new_version("0" * 8, None)
+    store.put(lake_key("allocations", date, unit, version), to_parquet("allocations", rows))
+
+
+def dumps(answer: dict[str, Any]) -> str:
+    """An answer as JSON text."""
+    return json.dumps(answer, ensure_ascii=False, default=str)
