@@ -64,6 +64,12 @@ def _rows(stages: tuple[str, ...], voted: bool) -> tuple[_Row, ...]:
 
 
 @cache
+def _mention() -> re.Pattern[str]:
+    """Ends the text in front of a mark that names another rank, not the writer."""
+    return re.compile(table()["mention"])
+
+
+@cache
 def _issuers() -> tuple[tuple[str, re.Pattern[str]], ...]:
     return tuple((row["issuer"], re.compile(row["regex"])) for row in table()["issuers"])
 
@@ -140,7 +146,7 @@ class Grammar:
             return
         for row in self._marks:
             match = row.pattern.search(head)
-            if match:
+            if match and not _mention().search(head, 0, match.start()):
                 for key, value in match.groupdict().items():
                     if value is not None:
                         found.setdefault(key, value)

@@ -25,7 +25,7 @@ _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _HAS_TIME = re.compile(r"\d:\d\d:\d\d|\b1\d{9}\b")
 _GLUED = re.compile(r"(?<=.)(?=\[rank\d{1,6}\]:|\[default\d{1,4}\]:)")
-_VIEWER = re.compile(r"^ *(\d+)(?:[:|→] ?|\t| )")
+_VIEWER = re.compile(r"^ *(\d+)(?: ?[:|→] ?|\t| )")
 _BAR = re.compile(r"\d+%\|")
 _GLUED_BAR = re.compile(r"\d+%\|.*\](?P<rest>[A-Za-z].{12,})")
 _REPEATED = re.compile(r" ?\[repeated \d+x across cluster\].*$")
@@ -87,8 +87,7 @@ def _gap_row(artifact: Artifact, gap: Gap) -> LedgerEntry:
 
 def _pieces(artifact: Artifact, raws: Sequence[RawLine]) -> Iterator[_Piece]:
     texts = [raw.data.decode("utf-8", "replace") for raw in raws]
-    if any("\x1b" in text for text in texts[:_SAMPLE]) or any("\x1b" in text for text in texts[-_SAMPLE:]):
-        texts = [_ANSI.sub("", text) if "\x1b" in text else text for text in texts]
+    texts = [_ANSI.sub("", text) if "\x1b" in text else text for text in texts]
     texts = [_CONTROL.sub("", text).rstrip("\r") for text in texts]
     docker = _is_docker_json(texts)
     if not docker:

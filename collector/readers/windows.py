@@ -145,9 +145,10 @@ def _windows(opener: Callable[[], BinaryIO], max_lines: int, locate: Locate | No
         for start, stop in _merge(spans):
             if start > end:
                 gaps.append(Gap(end, start, "middle of a large log"))
-            file.seek(start)
-            data = _read_up_to(file, stop - start)
-            kept.extend(_numbered(data, start, size, newlines, anchors))
+            begin = max(start - 1, 0)  # the byte before tells whether the window begins with a whole line
+            file.seek(begin)
+            data = _read_up_to(file, stop - begin)
+            kept.extend(_numbered(data, begin, size, newlines, anchors))
             end = stop
     return kept, gaps
 
