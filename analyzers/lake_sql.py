@@ -8,6 +8,8 @@ unknown to it.
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -164,23 +166,23 @@ def _table(connection: Any, store: Store, taken: snapshot.Snapshot, table: str) 
     """Register the datasets of one table and the view over them."""
     from collector.tables import SCHEMAS
 
-    schema = SCHEMAS[table]
-    columns = ", ".join(f'"{name}"' for name in _with_date(schema).names)
-    files = [(file.date, file.object.key) for file in taken.files[table]]
-    days = list(taken.days[table])
+    schema = _with(SCHEMAS[table], "date")
+    columns = ", ".join(f'"{name}"' for name in schema.names)
     unit = _unit(table)
+    files = [(file.object.key, {"date": file.date}) for file in taken.files[table]]
+    days = [(day.key, {"date": day.date, "_day": day.version}) for day in taken.days[table]]
     branches = []
     if files or not days:
-        connection.register(f"{table}__files", _dataset(store, _with_date(schema), files))
+        connection.register(f"{table}__files", _dataset(store, schema, files))
         branches.append(f'SELECT {columns} FROM "{table}__files"')
     if days:
-        connection.register(f"{table}__days", _dataset(store, _with_date(schema, unit), days))
+        connection.register(f"{table}__days", _dataset(store, _with(schema, unit, "_day"), days))
         branch = f'SELECT {columns} FROM "{table}__days" AS d'
         if taken.superseded[table]:
             connection.register(f"{table}__superseded", _pairs(taken.superseded[table]))
             branch += (
                 f' WHERE NOT EXISTS (SELECT 1 FROM "{table}__superseded" AS s'
-                f' WHERE s."date" = d."date" AND s.unit = d."{unit}")'
+                f' WHERE s._day = d._day AND s.unit = d."{unit}")'
             )
         branches.append(branch)
     connection.execute(f'CREATE VIEW "{table}" AS {" UNION ALL ".join(branches)}')
@@ -191,11 +193,11 @@ def _unit(table: str) -> str:
     return "_unit" if table in snapshot.OWN_UNITS else "incident"
 
 
-def _with_date(schema: Any, unit: str | None = None) -> Any:
+def _with(schema: Any, *names: str) -> Any:
     import pyarrow as pa
 
-    for name in ("date", unit):
-        if name is not None and name not in schema.names:
+    for name in names:
+        if name not in schema.names:
             schema = schema.append(pa.field(name, pa.string()))
     return schema
 
@@ -204,11 +206,14 @@ def _pairs(pairs: Iterable[tuple[str, str]]) -> Any:
     import pyarrow as pa
 
     listed = sorted(pairs)
-    return pa.table({"date": [date for date, _ in listed], "unit": [unit for _, unit in listed]})
+    return pa.table({"_day": [day for day, _ in listed], "unit": [unit for _, unit in listed]})
 
 
-def _dataset(store: Store, schema: Any, files: Sequence[tuple[str, str]]) -> Any:
-    """(date, key) of files as an Arrow dataset of exactly that schema: absent columns null, unknown ones unseen."""
+def _dataset(store: Store, schema: Any, files: Sequence[tuple[str, Mapping[str, str]]]) -> Any:
+    """(key, values of partition columns) of files as an Arrow dataset of exactly that schema.
+
+    Columns that a file lacks are null, those that `schema` lacks are not read.
+    """
     import pyarrow.dataset as ds
 
     if not files:
@@ -218,9 +223,12 @@ def _dataset(store: Store, schema: Any, files: Sequence[tuple[str, str]]) -> Any
     except OSError as error:
         raise StoreRefused(f"{store.uri}: {error}") from error
     return ds.FileSystemDataset.from_paths(
-        [f"{root}/{key}" for _, key in files],
+        [f"{root}/{key}" for key, _ in files],
         schema=schema,
         format=ds.ParquetFileFormat(),
         filesystem=filesystem,
-        partitions=[ds.field("date") == date for date, _ in files],
+        partitions=[
+            functools.reduce(operator.and_, (ds.field(name) == value for name, value in values.items()))
+            for _, values in files
+        ],
     )

@@ -13,7 +13,7 @@ import json
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
@@ -76,12 +76,13 @@ def analyze_many(store: Store, incidents: Sequence[str], *, extra_signatures: An
     from analyzers.signatures import load
 
     known = load(extra_signatures)
-    before = snapshot.take(store, ["verdicts"])
+    taken = snapshot.take(store, ["verdicts"])
+    before = _Before(taken.units["verdicts"], {file.unit: file.date for file in taken.files["verdicts"]})
     for start in range(0, len(incidents), BATCH):
         yield from _batch(store, incidents[start : start + BATCH], known, before)
 
 
-def _batch(store: Store, incidents: Sequence[str], known: Any, before: snapshot.Snapshot) -> Iterator[Analysed]:
+def _batch(store: Store, incidents: Sequence[str], known: Any, before: _Before) -> Iterator[Analysed]:
     from analyzers import diagnose, rank
 
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -120,6 +121,16 @@ def _try(work: Callable[[], _T]) -> tuple[_T | None, str | None]:
 
 
 @dataclass(frozen=True, slots=True)
+class _Before:
+    """What was published before this analysis began."""
+
+    versions: Mapping[str, str]
+    """Incident -> version."""
+    dates: Mapping[str, str]
+    """Incident -> date of its verdict file, unless it lies in a day file."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Work:
     incident: str
     reported: Sequence[RawPart]
@@ -128,10 +139,10 @@ class _Work:
 
 
 def _publish(
-    store: Store, work: _Work, tables: dict[str, list[dict[str, Any]]], before: snapshot.Snapshot
+    store: Store, work: _Work, tables: dict[str, list[dict[str, Any]]], before: _Before
 ) -> str:  # fmt: skip
     """Write all tables under a new version, the verdict last, then remove what they supersede. Returns the version."""
-    old = before.units["verdicts"].get(work.incident)
+    old = before.versions.get(work.incident)
     version = new_version(fingerprint(work.reported), old)
     for table in LAKE_TABLES:
         rows = tables.get(table) or []
@@ -139,8 +150,9 @@ def _publish(
             if table == "verdicts":
                 rows = [{**row, "analyzed_at": version_time(version), "date": work.date} for row in rows]
             store.put(lake_key(table, work.date, work.incident, version), to_parquet(table, rows))
-    if old is not None and work.incident in before.verdict_dates:
-        remove_version(store, work.incident, before.verdict_dates[work.incident], old)
+    date = before.dates.get(work.incident)
+    if old is not None and date is not None:
+        remove_version(store, work.incident, date, old)
     return version
 
 
