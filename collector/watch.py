@@ -1,0 +1,379 @@
+"""The Kubernetes entrance: watches pods and takes the evidence of a failed job before it is deleted.
+
+    watch (reflector) -> queue -> dispatcher: whose pod, did it fail? -> incident -> readers: logs to local disk
+        -> shipper: parts to the store;  keeper: is the job over? -> finisher: objects, analysis, Event, annotation
+
+Everything urgent happens on what the watch delivered, before any other question is asked of the API: the job object
+may be gone already. Everything else can be killed and done again: names of parts are fixed, and what must be known is
+in the store (`kube_record`) or in the cluster itself.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+from collector.kube_api import Api, KubeError, NotFound, path_of
+from collector.kube_evidence import first_failure, masked
+from collector.kube_finish import Finisher, places
+from collector.kube_incident import Incident, Part
+from collector.kube_jobs import (
+    COLLECT_LABEL,
+    JobRef,
+    Owners,
+    accelerators,
+    dig,
+    job_or_none,
+    kind_of,
+    number,
+    state_of,
+)
+from collector.kube_pods import Failure, Pod, failures, unschedulable, view
+from collector.kube_reader import Readers
+from collector.kube_record import Records
+from collector.kube_reflect import Reflector
+from collector.kube_settings import Settings
+from collector.kube_ship import Analyse, Shipper
+from collector.model import Origin
+from collector.pseudonyms import Pseudonymiser
+from collector.spool import Spool
+from collector.store import Store, StoreError
+
+_TICK = 0.5
+_LATER = 2.0
+
+
+class Controller:
+    """All of it, for one replica that leads. `start` returns at once; `stop` ends it."""
+
+    def __init__(
+        self, api: Api, store: Store, spool: Spool, settings: Settings, *, analyse: Analyse | None = None,
+        names: Pseudonymiser | None = None,
+    ) -> None:  # fmt: skip
+        """`analyse`: makes the verdict of a closed incident; without it evidence is collected only."""
+        self.api, self.settings = api, settings
+        self._analyse = analyse
+        self.shipper = Shipper(spool, store, names=names)
+        self.owners = Owners(api)
+        self.records = Records(store, spool, settings.cluster)
+        self.finisher = Finisher(api, store, settings, names)
+        self.readers = Readers(api, self.shipper, settings, self._place, self._poke)
+        self.incidents: dict[str, Incident] = {}
+        """Job uid -> its open incident."""
+        self.closing: list[Incident] = []
+        """Closed, and not all of it is in the store and told yet."""
+        self.counts: Counter[str] = Counter()
+        self.verdicts: Counter[tuple[str, str]] = Counter()
+        """(status, cause) -> number."""
+        self.trouble: str | None = None
+        self._lock = threading.RLock()
+        self._queue: OrderedDict[str, tuple[float, str, dict[str, Any]]] = OrderedDict()
+        self._wake, self._halt = threading.Event(), threading.Event()
+        self._namespaces: dict[str, tuple[float, dict[str, str]]] = {}
+        self.reflectors = [
+            Reflector(api, path_of("v1", "pods", namespace), view, self._on_pod)
+            for namespace in (settings.namespaces or (None,))
+        ]
+        self._threads = [
+            threading.Thread(target=self._loop, args=(work, pause), name=work.__name__, daemon=True)
+            for work, pause in ((self._dispatch, 0.1), (self._keep, _TICK), (self._finish, 1.0))
+        ]
+
+    def start(self) -> None:
+        """Begin; incidents that an earlier controller left open go on."""
+        for each in (self.shipper, *self.reflectors):
+            each.start()
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Stop; what is on local disk stays there for the next start."""
+        self._halt.set()
+        self._wake.set()
+        for reflector in self.reflectors:
+            reflector.stop()
+        self.readers.stop()
+        self.shipper.stop()
+        for thread in (self.shipper, *self._threads):
+            if thread.is_alive():
+                thread.join(10.0)
+
+    @property
+    def synced(self) -> bool:
+        """True once all pods were seen."""
+        return all(reflector.synced.is_set() for reflector in self.reflectors)
+
+    def _poke(self) -> None:
+        self._wake.set()
+
+    def _loop(self, work: Any, pause: float) -> None:
+        resumed = False
+        while not self._halt.is_set():
+            try:
+                if work == self._keep and not resumed:
+                    resumed = self._resume()
+                work()
+            except Exception as error:  # one bad object must not end the loop for all jobs
+                self.trouble = f"{work.__name__}: {type(error).__name__}: {error}"
+                self.counts["internal_errors"] += 1
+                self._halt.wait(1.0)
+            if work == self._dispatch:
+                self._wake.wait(pause)
+                self._wake.clear()
+            else:
+                self._halt.wait(pause)
+
+    # --- from the watch -----------------------------------------------------------------------------------------------
+
+    def _on_pod(self, kind: str, item: Mapping[str, Any], before: Pod | None) -> None:
+        """Called by the watch's thread: keep it short, ask nobody."""
+        if not item:
+            return
+        meta = item["metadata"]
+        if str(meta.get("namespace")) in self.settings.excluded:
+            return
+        owner = view(item).owner
+        if owner is None or kind_of(owner[0], owner[1]) is None:
+            return
+        known = any(meta["uid"] in incident.objects for incident in list(self.incidents.values()))
+        if known or self.incidents or failures(item) or unschedulable(item):
+            with self._lock:
+                self._queue[str(meta["uid"])] = (0.0, kind, masked(item))
+            self._wake.set()
+
+    def _dispatch(self) -> None:
+        while not self._halt.is_set():
+            now = time.time()
+            with self._lock:
+                ready = next((uid for uid, (due, _, _) in self._queue.items() if due <= now), None)
+                if ready is None:
+                    return
+                _, kind, item = self._queue.pop(ready)
+            try:
+                self._handle(kind, item, now)
+            except KubeError as error:
+                self.trouble = str(error)
+                with self._lock:
+                    self._queue.setdefault(ready, (now + _LATER, kind, item))
+
+    def _handle(self, kind: str, item: dict[str, Any], now: float) -> None:
+        pod = view(item)
+        assert pod.owner is not None
+        owner = dict(zip(("apiVersion", "kind", "name", "uid"), pod.owner, strict=True))
+        job = self.owners.job(pod.namespace, owner)
+        if job is None or not self._selected(job, item):
+            return
+        with self._lock:
+            incident = self.incidents.get(job.uid)
+        if incident is None:
+            found = self._new_failures(job, pod, item, now)
+            if found:
+                self._open(job, item, found, now)
+            return
+        with self._lock:
+            before = sum(part.run.failed for part in incident.parts.values())
+            self._take(incident, item, now)
+            if sum(part.run.failed for part in incident.parts.values()) > before:
+                incident.quiet_since = now
+
+    def _take(self, incident: Incident, item: dict[str, Any], now: float) -> None:
+        incident.update(item, now)
+        for part in list(incident.due(now)):
+            self.readers.start(incident, part, self._lock)
+
+    def _new_failures(self, job: JobRef, pod: Pod, item: dict[str, Any], now: float) -> list[Failure]:
+        """Failures of a pod that no earlier attempt had and that are young enough to matter."""
+        handled = self.records.handled(job.uid)
+        oldest = (now - self.settings.max_age_seconds) * 1_000_000
+        found = [
+            failure
+            for failure in failures(item)
+            if (pod.uid, failure.container or "", failure.number or 0) not in handled
+            and (failure.at or oldest) >= oldest
+        ]
+        waits = now - (pod.created or 0) / 1_000_000 > self.settings.pending_seconds
+        why = unschedulable(item)
+        if why and pod.node is None and not found and waits and (pod.uid, "", 0) not in handled:
+            found.append(Failure("never_ran", f"no node for {self.settings.pending_seconds:g} s: {why}"))
+        return found
+
+    def _open(self, job: JobRef, item: dict[str, Any], found: list[Failure], now: float) -> None:
+        first = first_failure(found)
+        counted = number(item, tuple(source for source in job.kind.attempt if not source.startswith("path:")))
+        incident = self.records.fresh(
+            job, counted, now, f"pod {dig(item, 'metadata.name')}: {first.text if first else ''}"
+        )
+        incident.poll = self.settings.poll_seconds
+        with self._lock:
+            self._take(incident, item, now)  # its own log before any question
+        self._refresh(incident)
+        # a clean-up after success deletes running pods too: that is no failure
+        if incident.state.phase == "succeeded":
+            self.counts["ignored"] += 1
+            incident.closed = "succeeded"
+            self.readers.release(incident)
+            self.records.save(self._quietly(incident))
+            return
+        with self._lock:
+            self.incidents[job.uid] = incident
+        self.counts["opened"] += 1
+        for peer in self._peers(job):
+            if peer.uid not in incident.objects:
+                self._fetch_peer(incident, peer, now)
+        self.records.save(incident)
+
+    @staticmethod
+    def _quietly(incident: Incident) -> Incident:
+        incident.verdict = "no failure of the job"
+        return incident
+
+    def _fetch_peer(self, incident: Incident, peer: Pod, now: float) -> None:
+        try:
+            item = masked(self.api.get(path_of("v1", "pods", peer.namespace, peer.name)))
+        except NotFound:
+            return
+        with self._lock:
+            self._take(incident, item, now)
+
+    def _peers(self, job: JobRef) -> list[Pod]:
+        """The living pods of a job: those of one owner share it, and owners are asked about once."""
+        found = []
+        answers: dict[str, bool] = {}
+        for reflector in self.reflectors:
+            for pod in list(reflector.views.values()):
+                if pod.namespace != job.namespace or pod.owner is None:
+                    continue
+                uid = pod.owner[3]
+                if uid not in answers:
+                    owner = dict(zip(("apiVersion", "kind", "name", "uid"), pod.owner, strict=True))
+                    above = (
+                        self.owners.job(pod.namespace, owner) if kind_of(owner["apiVersion"], owner["kind"]) else None
+                    )
+                    answers[uid] = above is not None and above.uid == job.uid
+                if answers[uid]:
+                    found.append(pod)
+        return found
+
+    def _selected(self, job: JobRef, item: Mapping[str, Any]) -> bool:
+        labels = dig(item, "metadata.labels") or {}
+        said = labels.get(COLLECT_LABEL) or self._namespace_labels(job.namespace).get(COLLECT_LABEL)
+        if said in ("true", "false"):
+            return bool(said == "true")
+        if self.settings.opt_in:
+            return False
+        return job.kind.select == "always" or accelerators(item) > 0
+
+    def _namespace_labels(self, namespace: str) -> dict[str, str]:
+        known = self._namespaces.get(namespace)
+        if known is None or time.monotonic() - known[0] > 60:
+            try:
+                labels = dig(self.api.get(path_of("v1", "namespaces", None, namespace)), "metadata.labels") or {}
+            except KubeError:
+                labels = known[1] if known else {}
+            self._namespaces[namespace] = known = (time.monotonic(), labels)
+        return known[1]
+
+    def _place(self, incident: Incident, part: Part) -> Origin:
+        return places(incident).get(part.pod.uid, Origin(part.pod.name, attempt=incident.attempt))
+
+    # --- while it is open ---------------------------------------------------------------------------------------------
+
+    def _resume(self) -> bool:
+        """Take over what an earlier controller left open; False to try again (the store did not answer)."""
+        if not self.synced:
+            return False
+        try:
+            for incident in self.records.unfinished():
+                self.finisher.remembered(incident)
+                with self._lock:
+                    if incident.closed:
+                        self.closing.append(incident)
+                    elif incident.job.uid not in self.incidents:
+                        incident.quiet_since = time.time()
+                        self.incidents[incident.job.uid] = incident
+                for peer in self._peers(incident.job) if not incident.closed else ():
+                    self._fetch_peer(incident, peer, time.time())
+        except (StoreError, KubeError) as error:
+            self.trouble = str(error)
+            return False
+        return True
+
+    def _refresh(self, incident: Incident) -> None:
+        """Look at the job object."""
+        try:
+            job = job_or_none(self.api, incident.job)
+        except KubeError as error:
+            if error.status not in (401, 403):
+                return
+            job = incident.job_object  # we may not read its kind: its pods alone tell
+        if job is not None:
+            incident.job_object = masked(job)
+        incident.state = state_of(incident.job.kind, job)
+        incident.polls += 1
+
+    def _keep(self) -> None:
+        now = time.time()
+        for uid, incident in list(self.incidents.items()):
+            with self._lock:
+                for part in list(incident.due(now)):
+                    self.readers.start(incident, part, self._lock)
+            if now < incident.next_poll:
+                continue
+            incident.next_poll = now + incident.poll
+            incident.poll = min(incident.poll * 1.3, self.settings.poll_seconds * 10)
+            self._refresh(incident)
+            views = {pod.uid: pod for pod in self._peers(incident.job)}
+            with self._lock:
+                ending = incident.ending(views, now, self.settings)
+                if ending is None:
+                    continue
+                incident.closed = ending
+                del self.incidents[uid]
+                self.closing.append(incident)
+            self.readers.release(incident)
+            self.records.save(incident)
+            self.counts["closed"] += 1
+
+    # --- after it closed ----------------------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        """One step for each incident that closed, and the first head of each that is open."""
+        for incident in [each for each in list(self.incidents.values()) if not each.head_written]:
+            try:
+                self.finisher.head(incident)
+                incident.head_written = True
+            except StoreError as error:
+                self.trouble = str(error)
+                return
+        for incident in list(self.closing):
+            with self._lock:
+                busy = any(part.state in ("reading", "following") for part in incident.parts.values())
+            if busy or self.shipper.pending(incident.id):
+                continue
+            try:
+                self._complete(incident)
+            except StoreError as error:
+                self.trouble = str(error)
+                return
+            self.closing.remove(incident)
+
+    def _complete(self, incident: Incident) -> None:
+        self.finisher.head(incident)
+        answer: Mapping[str, Any] | None = None
+        if self._analyse is not None:
+            try:
+                answer = self._analyse(incident.id)
+            except Exception as error:  # the evidence is safe; `firstfault analyze` can be run again at any time
+                self.trouble = f"analysis of {incident.id}: {type(error).__name__}: {error}"
+                self.counts["analysis_failed"] += 1
+        if answer is not None:
+            verdict = answer.get("verdict") or {}
+            self.verdicts[str(verdict.get("status")), str(verdict.get("cause"))] += 1
+            for problem in self.finisher.tell(incident, answer):
+                self.trouble = problem
+        incident.verdict = str(((answer or {}).get("verdict") or {}).get("title") or "none")
+        self.records.save(incident)
+        self.counts["finished"] += 1
