@@ -7,7 +7,7 @@ STAMP := $(VENV)/.ready
 BASE_PYTHON := $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 DEMO := tests/cases/c06c_order_inverted_entrypoint_4r/plain
 
-.PHONY: demo test setup lint types quick accuracy clean
+.PHONY: demo test setup lint types quick accuracy reproduce clean
 
 setup: $(STAMP)
 
@@ -40,6 +40,21 @@ test: lint types
 
 accuracy: setup
 	$(PY) benchmarks/accuracy/run.py
+
+# The two founding failures, live: real torch and DeepSpeed in a venv of their own. Opt-in; see docs/reproduce.md.
+LIVE := .venv-reproduce
+OLD_DEEPSPEED := $(LIVE)/deepspeed-0.14.4
+
+$(LIVE)/.ready: tests/reproduce/requirements.txt
+	$(BASE_PYTHON) -m venv $(LIVE)
+	@begun=$$(date +%s); \
+	$(LIVE)/bin/pip install --quiet --disable-pip-version-check -r tests/reproduce/requirements.txt && \
+	$(LIVE)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --upgrade \
+	  --target $(OLD_DEEPSPEED) deepspeed==0.14.4 && echo $$(($$(date +%s) - begun)) > $@
+
+reproduce: setup $(LIVE)/.ready
+	$(PY) tests/reproduce/run.py --venv $(LIVE) --old-deepspeed $(OLD_DEEPSPEED) --firstfault $(VENV)/bin/firstfault \
+	  --out build/reproduce --record docs/reproduce.md --install-seconds "$$(cat $(LIVE)/.ready)" $(REPRODUCE_ARGS)
 
 clean:
 	rm -rf $(VENV) build dist demo-report.html

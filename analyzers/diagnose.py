@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from analyzers.attribute import attribute, demote_stops, mark_progress
 from analyzers.case import Case, Observation
 from analyzers.gather import Evidence, gather
+from analyzers.placement import locate
 from analyzers.signatures import SignatureSet, load
 from collector import __version__
 from collector.model import Budget, LedgerEntry, Outcome
@@ -134,6 +135,7 @@ def examine(case: Case) -> list[Observation]:
     """Everything that is done with observations before they are ranked."""
     observations = observe(case)
     attribute(case, observations)
+    locate(case, observations)
     mark_progress(case, observations)
     demote_stops(case, observations)
     return observations

@@ -43,7 +43,7 @@ class Event:
     offset: int | None
     text: str
     inside: bool | None
-    """Within the job's time; None if the event or the job has no time."""
+    """Within the job's time and on a node that took part; None if the event or the job has no time."""
     count: int = 1
     pids: list[int] = field(default_factory=list)
     """All processes named, in order of appearance."""
@@ -86,7 +86,9 @@ def _event(row: Row, placement: Placement) -> Event:
         line=int(row.get("line") or 0),
         offset=row.get("offset"),
         text=str(row.get("text") or ""),
-        inside=_inside(lo, hi if hi is not None else lo, placement.window),
+        inside=False
+        if placement.foreign(row.get("node"))
+        else _inside(lo, hi if hi is not None else lo, placement.window),
     )
 
 

@@ -6,10 +6,10 @@ A join is made only where the evidence leaves one answer; two possible ranks are
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from analyzers.case import Case
+from analyzers.case import Case, Observation
 from collector.pci import pci_address
 
 Row = Mapping[str, Any]
@@ -18,6 +18,17 @@ Row = Mapping[str, Any]
 def same_node(one: str | None, other: str | None) -> bool:
     """Whether two spellings can mean one node: equal up to the domain, or unknown."""
     return one is None or other is None or one.split(".")[0].lower() == other.split(".")[0].lower()
+
+
+def locate(case: Case, observations: Sequence[Observation]) -> None:
+    """Fill in the node of observations about one rank whose node the roster knows, in place.
+
+    The ranking needs it to keep a node's kernel log from explaining the errors of ranks on other nodes.
+    """
+    nodes = {row["rank"]: row["node"] for row in case.rows("ranks") if row.get("rank") is not None and row.get("node")}
+    for seen in observations:
+        if seen.node is None and seen.rank is not None:
+            seen.node = nodes.get(seen.rank)
 
 
 class Placement:
@@ -31,6 +42,7 @@ class Placement:
         self._all_placed = all(row.get("node") for row in self._ranks)
         self.only_node: str | None = nodes.pop() if len(nodes) == 1 and self._all_placed else None
         """The node of a job on one node, if it is known by name."""
+        self._foreign = _outsiders(case, self._ranks) if self._all_placed else frozenset()
         self.window = _window(self._ranks, case.rows("incidents"))
         """(first, last) moment of the job in UTC microseconds, None if no rank has a time."""
 
@@ -38,6 +50,10 @@ class Placement:
     def pids_known(self) -> bool:
         """Whether the process of every rank is known, so that another process is none of the ranks."""
         return bool(self._ranks) and all(row.get("pid") is not None for row in self._ranks)
+
+    def foreign(self, node: str | None) -> bool:
+        """True if the node surely took no part: every rank has another one, and the names can be compared."""
+        return node in self._foreign
 
     def rank_of_pid(self, pid: int | None, node: str | None) -> int | None:
         """The rank that is or was process `pid` on `node`; None if none or several are possible."""
@@ -85,6 +101,28 @@ class Placement:
             return direct
         named = {row.get("pci") for row in gpus if device in (row.get("uuid"), str(row.get("index")))}
         return pci_address(named.pop()) if len(named) == 1 else None
+
+
+def _outsiders(case: Case, ranks: Sequence[Row]) -> frozenset[str]:
+    """Nodes in the evidence of which no rank ran.
+
+    Only where every rank of the job is placed, and only for names of the kind that the ranks' nodes have: a pod and the
+    machine that it runs on have different names although they are one place.
+    """
+    sizes = {row.get("world_size") for row in case.rows("incidents")} - {None}
+    if not ranks or sizes != {len({row["rank"] for row in ranks})}:
+        return frozenset()
+    used = {str(row["node"]) for row in ranks}
+    kinds = {_kind_of_name(node) for node in used}
+    named = {str(row["node"]) for table in ("kernel_events", "gpus") for row in case.rows(table) if row.get("node")}
+    return frozenset(
+        node for node in named if _kind_of_name(node) in kinds and not any(same_node(node, own) for own in used)
+    )
+
+
+def _kind_of_name(node: str) -> str:
+    """A host name without its numbers: `gpu-node-07.cluster` is of the kind `gpu-node-#`."""
+    return re.sub(r"\d+", "#", node.split(".")[0].lower())
 
 
 def _single(rows: Iterable[Row]) -> int | None:

@@ -18,3 +18,15 @@ def pci_address(text: str | None) -> str | None:
         return None
     domain, bus, slot, function = match.groups()
     return f"{int(domain or '0', 16):04x}:{bus.lower()}:{slot.lower()}.{(function or '0').lower()}"
+
+
+def nccl_bus_id(text: str) -> str | None:
+    """NCCL's `busId`, such as `9b000` for `0000:9b:00.0`, as `dddd:bb:ss.f`; None if it is no hexadecimal number.
+
+    NCCL removes the punctuation of the address and prints the rest as one number (`busIdToInt64` in its sources).
+    """
+    try:
+        number = int(text, 16)
+    except ValueError:
+        return None
+    return f"{number >> 20:04x}:{number >> 12 & 0xFF:02x}:{number >> 4 & 0xFF:02x}.{number & 0xF:x}"

@@ -58,10 +58,12 @@ def _observation(facts: Row, row: Row, placement: Placement, text: str, **detail
             detail[name] = row[name]
     if facts.get("fix"):
         detail["fix"] = list(facts["fix"])
+    if placement.foreign(node):
+        detail["outside_job"] = True
     return Observation(
         detector="gpu_state",
         signature=facts["signature"],
-        role=facts["role"],
+        role="context" if placement.foreign(node) else facts["role"],
         cause=facts["cause"],
         title=facts["title"],
         text=text,

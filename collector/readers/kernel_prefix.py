@@ -29,6 +29,8 @@ _ISO = re.compile(
     rf"(?:(?:{_DAY}) )?(\d{{4}})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{{1,9}}))?"
     r"(?: ?(Z|UTC|[+-]\d\d:?\d\d)| [A-Z]{3,4}\b)?\s+"
 )
+_DMESG_ISO = re.compile(r"\S+T\S+,\d{6}[+-]\d\d:?\d\d\s")
+"""`dmesg --time-format iso` writes a comma before the microseconds, and nothing but the message behind the time."""
 _BSD = re.compile(rf"({_MONTH})\s+(\d+) (\d\d):(\d\d):(\d\d)(?:\.(\d{{1,6}}))?\s+")
 _UNIX = re.compile(r"(\d{10})\.(\d{6}) ")
 _SENDER = re.compile(r"(?:(?!kernel:)([\w.:-]+) )?([\w./@()-]+?)(?:\[\d+\])?: ")
@@ -75,8 +77,9 @@ def split(text: str, year: int | None = None, latest: float | None = None) -> Li
         return Line(None, None, None, None, rest[match.end() :], True, True)
     match, at = _wall_clock(rest, year, latest)
     if match is not None:
-        rest, prefixed = rest[match.end() :], True
-        host, kernel, rest = _sender(rest)
+        stamp, rest, prefixed = match.group(), rest[match.end() :], True
+        if not _DMESG_ISO.match(stamp):
+            host, kernel, rest = _sender(rest)
     uptime = None
     if nested := _UPTIME.match(rest):
         uptime, rest = float(nested[1]), rest[nested.end() :]

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from collector.data import data_dir
 from collector.model import LogLine
+from collector.pci import nccl_bus_id
 from collector.readers import exits
 
 _PROGRESS_HINTS = ("tep", "ter", "poch", "atch", "pdate", "<")
@@ -208,7 +209,7 @@ def _note(rows: dict[tuple[int, int], dict[str, Any]], line: LogLine) -> None:
     for field in ("local_rank", "pid"):
         if row.get(field) is None and getattr(line, field) is not None:
             row[field] = getattr(line, field)
-    if "=" in line.text or ":" in line.text:
+    if "=" in line.text or ":" in line.text or "busId" in line.text:
         _identify(row, line.text)
     if line.at_lo is not None:
         row["first_line_at"] = min(row.get("first_line_at") or line.at_lo, line.at_lo)
@@ -224,9 +225,11 @@ def _note(rows: dict[tuple[int, int], dict[str, Any]], line: LogLine) -> None:
 
 
 def _identify(row: dict[str, Any], text: str) -> None:
+    identity = _patterns()["identity"]
+    if "busId" in text and row.get("device") is None and (match := identity["device"].search(text)):
+        row["device"] = nccl_bus_id(match["v"])
     if "host" not in text and "pid" not in text and "node" not in text:
         return
-    identity = _patterns()["identity"]
     for field, key in (("host", "node"), ("pid", "pid"), ("local_rank", "local_rank")):
         if row.get(key) is None and (match := identity[field].search(text)):
             row[key] = match["v"] if key == "node" else int(match["v"][:18])

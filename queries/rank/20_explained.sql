@@ -16,7 +16,8 @@ WITH pairs AS (
         e.progressed AS cause_progressed,
         coalesce(list_has_any(c.subject_ranks, e.subject_ranks), false) AS same_rank,
         e.subject IS NULL AND len(e.subject_ranks) = 0 AS cause_anywhere,
-        (e.node IS NULL OR c.node IS NULL OR e.node = c.node) AS maybe_same_node,
+        (e.node IS NULL OR c.node IS NULL
+            OR lower(split_part(e.node, '.', 1)) = lower(split_part(c.node, '.', 1))) AS maybe_same_node,
         coalesce(e.at_hi < c.at_lo, false)
             OR (e.path = c.path AND e.seq < c.seq AND coalesce(e.rank = c.rank, false)) AS before,
         coalesce(e.at_lo > coalesce(c.at_hi, c.at_lo), false) AS strictly_after
@@ -40,7 +41,9 @@ UNION ALL
 SELECT incident, effect_id, cause_id, 'is the software echo of a kernel or device event'
 FROM pairs
 WHERE cause_issuer = 'kernel' AND effect_issuer <> 'kernel' AND cause_strength >= 2
-  AND (same_rank OR (cause_anywhere AND maybe_same_node)) AND NOT strictly_after
+  -- a broken link is felt at its other end: on another node than the one whose kernel reports it
+  AND (same_rank OR (cause_anywhere AND (maybe_same_node OR (cause_cause = 'fabric' AND effect_cause = 'fabric'))))
+  AND NOT strictly_after
   AND (
       (cause_cause = 'host_memory' AND (effect_signature IN ('exit/killed', 'exit/failed-silently', 'silence/rank-stopped')
           OR effect_cause IN ('host_memory', 'unknown') OR effect_signature LIKE 'dataloader/%'))

@@ -1,5 +1,6 @@
 -- Candidates: unexplained initiating events, joined over the ranks that failed in the same way.
--- Grain: one row per incident and distinct failure. A candidate without a rank takes the ranks of what it explains.
+-- Grain: one row per incident and distinct failure. A candidate without a rank takes the ranks of what it explains
+-- on its own node.
 CREATE OR REPLACE TEMP TABLE candidates_raw AS
 WITH standing AS (
     SELECT e.*,
@@ -14,6 +15,8 @@ inherited AS (
     JOIN explanations AS x ON x.incident = s.incident AND x.cause_id = s.id
     JOIN events AS effect ON effect.incident = x.incident AND effect.id = x.effect_id
     WHERE s.subject IS NULL AND len(s.subject_ranks) = 0 AND s.scope IN ('rank', 'node')
+      AND (s.node IS NULL OR effect.node IS NULL
+          OR lower(split_part(s.node, '.', 1)) = lower(split_part(effect.node, '.', 1)))
     GROUP BY s.incident, s.id
 ),
 named AS (

@@ -82,7 +82,8 @@ def test_every_failure_has_a_twin_that_does_not_accuse() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "cause", "found"), [("supported", "gpu", ["cause"]), ("undetermined", "gpu", []), ("supported", "data", [])]
+    ("status", "cause", "found"),
+    [("supported", "gpu", ["cause"]), ("undetermined", "gpu", []), ("supported", "data", [])],
 )
 def test_accusations_count_only_where_something_is_asserted(status: str, cause: str, found: list[str]) -> None:
     assert _accused({"status": status, "cause": cause}, {"cause": "gpu"}) == found

@@ -300,3 +300,10 @@ def test_impossible_dates_are_no_times() -> None:
 )
 def test_one_spelling_of_pci_addresses(text: str | None, address: str | None) -> None:
     assert pci_address(text) == address
+
+
+def test_dmesg_iso_time_is_followed_by_the_message_not_by_a_program() -> None:
+    text = "2026-11-20T08:19:29,200000+00:00 NVRM: Xid (PCI:0000:43:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+    line = split(text)
+    assert line.kernel and line.host is None
+    assert line.message.startswith("NVRM: Xid")

@@ -93,7 +93,13 @@ class Job:
     def _by_hand(self, env: dict[str, str], script: Path) -> None:
         size, port = str(self.scenario["ranks"]), str(_free_port())
         for rank in map(str, range(self.scenario["ranks"])):
-            own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+            own = {
+                "RANK": rank,
+                "LOCAL_RANK": rank,
+                "WORLD_SIZE": size,
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": port,
+            }
             self._start([self.tools.venv / "bin" / "python", script], env | own, self.run / f"rank{rank}.log")
 
     def living(self) -> list[tuple[int, int]]:
@@ -121,6 +127,7 @@ class Job:
                 os.killpg(process.pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
+        for process in self.processes:
             process.wait()
 
 
@@ -198,7 +205,7 @@ def versions(tools: Tools) -> dict[str, str]:
     code = f"import json, importlib.metadata as m; print(json.dumps({{n: m.version(n) for n in {names!r}}}))"
     said = subprocess.run([tools.venv / "bin" / "python", "-c", code], capture_output=True, check=True, text=True)
     found: dict[str, str] = json.loads(said.stdout)
-    old = next((path.name.split("-")[1] for path in tools.old_deepspeed.glob("deepspeed-*-info")), "?")
+    old = next((path.stem.partition("-")[2] for path in tools.old_deepspeed.glob("deepspeed-*.dist-info")), "?")
     found["deepspeed"] = f"{old} (old), {found['deepspeed']} (new)"
     return {"Python": platform.python_version(), "cores": str(os.cpu_count()), **found}
 

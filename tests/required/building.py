@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (texts are as wide as the tools print them)
 """Blocks of which the required cases are composed: logs of ranks, kernel logs, states of GPUs, in the tools' wording.
 
 Decision: no machine here has a GPU, so these evidences are re-typed faithfully: every line has the form that the driver,
@@ -152,7 +153,12 @@ class Run:
     def lost_peer(self, rank: int, at: timedelta, peer: int) -> None:
         """NCCL notices that the process at the other end is gone."""
         address = f"10.12.4.{7 + peer // self.each}<41{rank:02d}8>"
-        self.nccl(rank, f"socketProgress: Connection closed by remote peer {self.node(peer)}<{address}", "WARN", "misc/socket.cc:58")
+        self.nccl(
+            rank,
+            f"socketProgress: Connection closed by remote peer {self.node(peer)}<{address}",
+            "WARN",
+            "misc/socket.cc:58",
+        )
         group = f"[PG ID 0 PG GUID 0(default_pg) Rank {rank}]"
         error = f"NCCL error: remote process exited or there was a network error, NCCL version {NCCL.partition('+')[0]}"
         self.torch(
@@ -181,12 +187,18 @@ class Run:
                 "nvidia-uvm: Loaded the UVM driver, major device number 511.",
             )  # fmt: skip
 
-    def xid(self, rank: int, at: timedelta, code: int, text: str, pid: int | None = None, node: str | None = None) -> None:
+    def xid(
+        self, rank: int, at: timedelta, code: int, text: str, pid: int | None = None, node: str | None = None
+    ) -> None:
         """An Xid on the GPU of a rank (or on the same bus of another node)."""
         who = f"pid='{pid}', name=python3" if pid else "pid='<unknown>', name=<unknown>"
         if code >= 144:
             who = ""
-        self.kernel(node or self.node(rank), at, f"NVRM: Xid (PCI:0000:{self.bus(rank)}:00): {code}, {who}{', ' * bool(who)}{text}")
+        self.kernel(
+            node or self.node(rank),
+            at,
+            f"NVRM: Xid (PCI:0000:{self.bus(rank)}:00): {code}, {who}{', ' * bool(who)}{text}",
+        )
 
     def file(self, path: str, *lines: str) -> None:
         """A file of any other kind."""

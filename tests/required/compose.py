@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (texts are as wide as the tools print them)
 """Writes the folders of the required verdicts: `python tests/required/compose.py`. Each function is one failure.
 
 Every failure has a twin that must not accuse: the same alarming evidence, but old, on another node, or beside a cause
@@ -233,7 +234,13 @@ def oom_killed_rank(run: Run) -> dict[str, Any]:
     _oom(run, last + seconds(14), run.pid(1), "python3", 1)
     for rank in (0, 2, 3):
         run.lost_peer(rank, last + seconds(15 + 0.1 * rank), 1)
-    return {"status": SURE, "signature": "host/oom-killer", "cause": "host_memory", "ranks": [1], "nodes": ["gpu-node-07"]}
+    return {
+        "status": SURE,
+        "signature": "host/oom-killer",
+        "cause": "host_memory",
+        "ranks": [1],
+        "nodes": ["gpu-node-07"],
+    }
 
 
 @case("oom-killed-bystander")
@@ -246,9 +253,7 @@ def oom_killed_bystander(run: Run) -> dict[str, Any]:
 
 
 def _worker_killed(run: Run, rank: int, pid: int) -> None:
-    run.traceback(
-        rank, f"RuntimeError: DataLoader worker (pid(s) {pid}) exited unexpectedly", "for batch in loader:"
-    )
+    run.traceback(rank, f"RuntimeError: DataLoader worker (pid(s) {pid}) exited unexpectedly", "for batch in loader:")
 
 
 @case("oom-killed-worker")
@@ -260,7 +265,13 @@ def oom_killed_worker(run: Run) -> dict[str, Any]:
     _worker_killed(run, 2, 41977)
     for rank in (0, 1, 3):
         run.lost_peer(rank, last + seconds(19 + 0.1 * rank), 2)
-    return {"status": SURE, "signature": "host/oom-killer", "cause": "host_memory", "ranks": [2], "nodes": ["gpu-node-08"]}
+    return {
+        "status": SURE,
+        "signature": "host/oom-killer",
+        "cause": "host_memory",
+        "ranks": [2],
+        "nodes": ["gpu-node-08"],
+    }
 
 
 @case("worker-exited-with-old-oom")
@@ -292,7 +303,10 @@ def _remote_error(run: Run, rank: int, at: timedelta) -> None:
     error = f"NCCL error: remote process exited or there was a network error, NCCL version {NCCL.partition('+')[0]}"
     group = f"[PG ID 0 PG GUID 0(default_pg) Rank {rank}]"
     run.torch(
-        rank, at, "ProcessGroupNCCL.cpp:1896", f"{group} Process group watchdog thread terminated with exception: {error}"
+        rank,
+        at,
+        "ProcessGroupNCCL.cpp:1896",
+        f"{group} Process group watchdog thread terminated with exception: {error}",
     )
     run.raw(
         rank,
@@ -312,7 +326,13 @@ def ib_link_down(run: Run) -> dict[str, Any]:
         _remote_error(run, rank, last + seconds(27 + 0.2 * rank))
     for rank in (2, 3):
         run.lost_peer(rank, last + seconds(31 + 0.2 * rank), 0)
-    return {"status": SURE, "signature": "host/mlx5-link-down", "cause": "fabric", "nodes": ["gpu-node-08"], "scope": "node"}
+    return {
+        "status": SURE,
+        "signature": "host/mlx5-link-down",
+        "cause": "fabric",
+        "nodes": ["gpu-node-08"],
+        "scope": "node",
+    }
 
 
 @case("ib-link-down-yesterday")
@@ -333,7 +353,14 @@ def node_lost(run: Run) -> dict[str, Any]:
     last = run.begin()
     for rank in (0, 1, 4, 5):
         run.lost_peer(rank, last + seconds(33 + 0.1 * rank), 2)
-    return {"status": SURE, "signature": "silence/node-lost", "cause": "node", "ranks": [2, 3], "nodes": ["gpu-node-08"], "scope": "node"}
+    return {
+        "status": SURE,
+        "signature": "silence/node-lost",
+        "cause": "node",
+        "ranks": [2, 3],
+        "nodes": ["gpu-node-08"],
+        "scope": "node",
+    }
 
 
 @case("node-silent-after-exception", nodes=("gpu-node-07", "gpu-node-08", "gpu-node-09"))
@@ -352,7 +379,9 @@ def node_silent_after_exception(run: Run) -> dict[str, Any]:
 def _later_trouble(run: Run, rank: int, at: timedelta) -> None:
     """A consequence that no signature knows as an echo: the program's own handler fails when its peers are gone."""
     run.say(rank, at, "step failed, flushing metrics")
-    run.traceback(rank, "RuntimeError: metrics server rejected step 121: previous step is not closed", "metrics.flush()")
+    run.traceback(
+        rank, "RuntimeError: metrics server rejected step 121: previous step is not closed", "metrics.flush()"
+    )
 
 
 @case("clock-20s-behind")
@@ -431,7 +460,13 @@ def disk_full_df(run: Run) -> dict[str, Any]:
     _df(run, "gpu-node-07", "3.5T", "   0", "100%")
     _df(run, "gpu-node-08", "1.1T", "2.3T", " 33%")
     _save_fails(run, 0, last)
-    return {"status": SURE, "signature": "storage/no-space-left", "cause": "storage", "ranks": [0], "nodes": ["gpu-node-07"]}
+    return {
+        "status": SURE,
+        "signature": "storage/no-space-left",
+        "cause": "storage",
+        "ranks": [0],
+        "nodes": ["gpu-node-07"],
+    }
 
 
 @case("disk-full-kernel")
@@ -445,7 +480,13 @@ def disk_full_kernel(run: Run) -> dict[str, Any]:
         "EXT4-fs (dm-3): This should not happen!! Data will be lost",
     )  # fmt: skip
     _save_fails(run, 0, last)
-    return {"status": SURE, "signature": "storage/no-space-left", "cause": "storage", "ranks": [0], "nodes": ["gpu-node-07"]}
+    return {
+        "status": SURE,
+        "signature": "storage/no-space-left",
+        "cause": "storage",
+        "ranks": [0],
+        "nodes": ["gpu-node-07"],
+    }
 
 
 @case("disk-full-elsewhere")
@@ -467,7 +508,13 @@ def quota_kernel(run: Run) -> dict[str, Any]:
         "LustreError: 11-0: scratch-OST0003-osc-ff3a91c2b800: operation ost_write to node 10.31.126.88@o2ib failed: rc = -122",
     )  # fmt: skip
     _save_fails(run, 0, last, "RuntimeError: basic_ios::clear: iostream error")
-    return {"status": SURE, "signature": "storage/quota-exceeded", "cause": "storage", "ranks": [0], "nodes": ["gpu-node-07"]}
+    return {
+        "status": SURE,
+        "signature": "storage/quota-exceeded",
+        "cause": "storage",
+        "ranks": [0],
+        "nodes": ["gpu-node-07"],
+    }
 
 
 @case("quota-report")
@@ -504,9 +551,17 @@ def stale_handle_kernel(run: Run) -> dict[str, Any]:
     """The NFS server lost the file's handle; the program only sees that its archive is broken."""
     last = run.begin()
     run.quiet_kernel()
-    run.kernel("gpu-node-07", last + seconds(5.4), "NFS: __nfs_revalidate_inode: (0:61/28672) getattr failed, error=-116")
+    run.kernel(
+        "gpu-node-07", last + seconds(5.4), "NFS: __nfs_revalidate_inode: (0:61/28672) getattr failed, error=-116"
+    )
     _save_fails(run, 0, last, "RuntimeError: basic_ios::clear: iostream error")
-    return {"status": SURE, "signature": "storage/stale-file-handle", "cause": "storage", "ranks": [0], "nodes": ["gpu-node-07"]}
+    return {
+        "status": SURE,
+        "signature": "storage/stale-file-handle",
+        "cause": "storage",
+        "ranks": [0],
+        "nodes": ["gpu-node-07"],
+    }
 
 
 @case("stale-handle-yesterday")
@@ -514,7 +569,9 @@ def stale_handle_yesterday(run: Run) -> dict[str, Any]:
     """The same message of yesterday."""
     last = run.begin()
     run.quiet_kernel()
-    run.kernel("gpu-node-07", timedelta(hours=-17), "NFS: __nfs_revalidate_inode: (0:61/28672) getattr failed, error=-116")
+    run.kernel(
+        "gpu-node-07", timedelta(hours=-17), "NFS: __nfs_revalidate_inode: (0:61/28672) getattr failed, error=-116"
+    )
     return key_error(run, 1, last)
 
 
@@ -530,14 +587,27 @@ def port_in_use(run: Run) -> dict[str, Any]:
         "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
         "port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use"
     )
-    head = ["Traceback (most recent call last):", '  File "/opt/conda/bin/torchrun", line 8, in <module>', "    sys.exit(main())"]
-    tail = [f'  File "{site}/elastic/rendezvous/static_tcp_rendezvous.py", line 66, in next_rendezvous', "    self._store = TCPStore("]
+    head = [
+        "Traceback (most recent call last):",
+        '  File "/opt/conda/bin/torchrun", line 8, in <module>',
+        "    sys.exit(main())",
+    ]
+    tail = [
+        f'  File "{site}/elastic/rendezvous/static_tcp_rendezvous.py", line 66, in next_rendezvous',
+        "    self._store = TCPStore(",
+    ]
     run.file("gpu-node-07.log", f"W{stamp}.412000 40991 torch/distributed/run.py:793] ", *head, *tail, error)
     run.file(
         "gpu-node-08.log", f"W{stamp}.671000 38117 torch/distributed/run.py:793] ", *head, *tail,
         "torch.distributed.DistStoreError: Timed out after 901 seconds waiting for clients. 1/2 clients joined.",
     )  # fmt: skip
-    return {"status": SURE, "signature": "torch/address-in-use", "cause": "environment", "scope": "launcher", "ranks": []}
+    return {
+        "status": SURE,
+        "signature": "torch/address-in-use",
+        "cause": "environment",
+        "scope": "launcher",
+        "ranks": [],
+    }
 
 
 @case("port-in-use-retried")
@@ -587,7 +657,9 @@ def version_mismatch(run: Run) -> dict[str, Any]:
             "torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:275, "
             f"internal error - please report this issue to the NCCL developers, NCCL version {version}"
         )
-        run.traceback(rank, error, "model = DDP(model, device_ids=[local_rank])", ("ncclInternalError: Internal check failed.",))
+        run.traceback(
+            rank, error, "model = DDP(model, device_ids=[local_rank])", ("ncclInternalError: Internal check failed.",)
+        )
     return {
         "status": [*SURE, "suspected"], "signature": "environment/odd-one-out", "cause": "environment",
         "nodes": ["gpu-node-09"],
