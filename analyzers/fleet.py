@@ -100,10 +100,10 @@ def ettr_exact(
     write_min: float = 0.0,
     queue_min: float = 0.0,
 ) -> float:
-    """Exact ETTR with exponential failures and restarts that may fail too (Daly): dt / ((e^(L(dt+w)) - 1) (e^(L u0)/L + q)).
+    """ETTR with exponential failures that hit restarts too (Daly): dt / ((e^(L(dt + w)) - 1) (e^(L u0)/L + q)).
 
     Parameters as for `ettr`; valid for any loss. Raises ValueError if the interval is not positive.
-    """  # noqa: E501
+    """
     if not interval_min > 0:
         raise ValueError("the checkpoint interval must be positive")
     per_minute = nodes * per_node_day / _MINUTES_PER_DAY
@@ -154,11 +154,11 @@ def false_discovery(p_values: Sequence[float]) -> list[float]:
     count = len(p_values)
     adjusted = [1.0] * count
     least = 1.0
-    for place in sorted(range(count), key=lambda i: p_values[i], reverse=True):
-        rank = count  # place in ascending order, counted down
-        least = min(least, p_values[place] * len(p_values) / rank)
+    ascending = sorted(range(count), key=lambda i: p_values[i])
+    for rank in range(count, 0, -1):
+        place = ascending[rank - 1]
+        least = min(least, p_values[place] * count / rank)
         adjusted[place] = least
-        count -= 1
     return adjusted
 
 
@@ -184,7 +184,7 @@ def gamma_quantile(p: float, shape: float) -> float:
 
 
 def _gamma_cdf(x: float, shape: float) -> float:
-    """Regularised lower incomplete gamma: DLMF 8.7.1 as a series below the mean, 8.9.2 as a continued fraction above."""
+    """Regularised lower incomplete gamma: DLMF 8.7.1, a series, below the mean; 8.9.2, a continued fraction, above."""
     if x <= 0:
         return 0.0
     front = math.exp(shape * math.log(x) - x - math.lgamma(shape))

@@ -1,8 +1,8 @@
 """Weeks and months: which span of time a report is about, and which spans it is compared with.
 
 All borders are UTC and a span is half open, [starts, ends): a failure at midnight of Monday belongs to the new week.
-Weeks are ISO weeks (Monday first, numbered by their Thursday). A span that is no calendar week or month is compared with
-the four spans of the same length before it.
+Weeks are ISO weeks (Monday first, numbered by their Thursday). A span that is no calendar week or month is compared
+with the four spans of the same length before it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def moment(text: str) -> datetime:
         at = datetime.fromisoformat(text)
     except ValueError as error:
         raise ValueError(
-            f"{text!r} is no time: expected 2026-11-30, 2026-11-30T06:00+01:00, an ISO week 2026-W48, or a month 2026-11"
+            f"{text!r} is no time: expected 2026-11-30, 2026-11-30T06:00+01:00, a week 2026-W48, or a month 2026-11"
         ) from error
     return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
 

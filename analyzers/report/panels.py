@@ -1,9 +1,9 @@
 """Panels of the fleet report: `queries/weekly/<name>.sql` is what is asked, `<name>.yaml` beside it how it is shown.
 
-The base tables of `queries/weekly/base/` (runs, exposure, failures, ...) are computed once per report, in order of their
-file names, and every panel reads them; so a panel is a short query and all panels count the same things. Parameters
-come from a fixed vocabulary and exactly those that a query names are bound. The connection is given: whoever opens the
-lake decides what SQL may touch.
+The base tables of `queries/weekly/base/` (runs, exposure, failures, ...) are computed once per report, in order of
+their file names, and every panel reads them; so a panel is a short query and all panels count the same things.
+Parameters come from a fixed vocabulary and exactly those that a query names are bound. The connection is given: whoever
+opens the lake decides what SQL may touch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from collector.data import lookup
 GROUP = "weekly"
 PARAMETERS = ("since", "until", "cluster")
 """Names that a query of the report may bind."""
-_TABLES = ("verdicts", "incidents", "observations", "ledger", "checkpoints", "kernel_events", "gpus", "allocations")
 _FOREVER = 1 << 62
 
 Format = Literal[
@@ -40,6 +39,8 @@ Format = Literal[
     "incident",
     "flag",
     "change",
+    "spark",
+    "cause",
 ]
 
 
@@ -120,22 +121,50 @@ class Lake:
     """The tables of a lake prepared for one span of time: base tables made, panels can be asked."""
 
     def __init__(self, connection: Any, spans: Sequence[Period], cluster: str | None) -> None:
-        """Register settings and periods and compute the base tables on `connection` (DuckDB, views of the lake).
+        """Narrow the tables, register settings and periods, and compute the base tables on `connection`.
 
-        A table that the connection lacks is taken as empty: a lake without checkpoints has no file of them.
+        `connection`: DuckDB with the lake's tables as views (analyzers.lake_sql.connect), in UTC. A table that it lacks
+        is taken as empty.
         """
         self._connection = connection
         reported = spans[-1]
         self.since, self.until, self.cluster = reported.starts, reported.ends, cluster
         self.lemon_from = min(self.since, self.until - timedelta(days=settings()["lemon_days"]))
-        connection.execute("SET TimeZone = 'UTC'")
-        known = {row[0] for row in connection.execute("SELECT table_name FROM information_schema.tables").fetchall()}
-        for name in _TABLES:
-            if name not in known:
-                connection.register(name, tables.to_arrow(name, []))
-        self._register(spans, min(spans[0].starts, self.lemon_from))
+        self.history_from = min(spans[0].starts, self.lemon_from)
+        for table, first in self._tables().items():
+            self._narrow(table, first)
+        self._register(spans)
         for name, query in bases():
             connection.execute(f'CREATE OR REPLACE TEMP TABLE "{name}" AS {query}', self._bound(query))
+
+    def _tables(self) -> dict[str, datetime | None]:
+        """Tables that the queries read -> the earliest run they are read for; None where `date` is no incident's."""
+        late = dict.fromkeys(("observations", "ledger"), self.since)
+        early = dict.fromkeys(("verdicts", "incidents", "checkpoints", "kernel_events", "gpus"), self.history_from)
+        return {**late, **early, "allocations": None}
+
+    def _narrow(self, table: str, first: datetime | None) -> None:
+        """A temporary view of the table's own name over the partitions that can matter.
+
+        The dates stand in it as literals: then whole partitions stay unread, which a bound or joined date would not
+        achieve.
+        """
+        found = self._connection.execute(
+            "SELECT column_name FROM information_schema.columns"
+            " WHERE table_name = $table AND table_catalog = current_database()",
+            {"table": table},
+        ).fetchall()
+        columns = {name for (name,) in found}
+        if not columns:
+            self._connection.register(table, tables.to_arrow(table, []))
+            return
+        where = ""
+        if first is not None and "date" in columns:
+            lo = first - timedelta(days=settings()["partition_margin_days"])
+            where = f" WHERE date >= '{lo:%Y-%m-%d}' AND date <= '{self.until:%Y-%m-%d}'"
+        (database,) = self._connection.execute("SELECT current_database()").fetchone()
+        whole = f'"{database}".main."{table}"'  # a temporary view lives in a database of its own
+        self._connection.execute(f'CREATE OR REPLACE TEMP VIEW "{table}" AS SELECT * FROM {whole}{where}')
 
     def ask(self, name: str) -> list[dict[str, Any]]:
         """Rows of a panel as dicts; times as aware datetimes in UTC. Raises KeyError for an unknown panel."""
@@ -153,13 +182,13 @@ class Lake:
         }
         return {name: values[name] for name in statement.named_parameters}
 
-    def _register(self, spans: Sequence[Period], history_from: datetime) -> None:
+    def _register(self, spans: Sequence[Period]) -> None:
         import pyarrow as pa
 
         time = pa.timestamp("us", tz="UTC")
         known = settings()
-        scalars = {k: v for k, v in known.items() if isinstance(v, int | float)}
-        scalars.update(history_from=history_from, lemon_from=self.lemon_from)
+        scalars: dict[str, Any] = {k: v for k, v in known.items() if isinstance(v, int | float)}
+        scalars.update(history_from=self.history_from, lemon_from=self.lemon_from)
         small = {
             "periods": pa.table(
                 {

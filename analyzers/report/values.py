@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from analyzers.report import wording
 from analyzers.report.plain import clean, inline
 from analyzers.report.weekly_stats import hours
 
@@ -29,6 +30,10 @@ def show(value: Any, kind: str) -> str:
         return "yes" if value else "no"
     if kind == "list":
         return "; ".join(show(item, "text") for item in value) or NOTHING
+    if kind == "spark":
+        return " ".join(str(item) for item in value)
+    if kind == "cause":
+        return wording.cause(value)
     if kind == "change":
         return change(*value)
     return inline(clean(str(value)))

@@ -60,6 +60,7 @@ def build(
         "assumptions": panels.settings(),
         "bases": dict(panels.bases()),
     }
+    report["nothing"] = not (context.summary["examined"] or context.summary["allocations"])
     report["warnings"] = warnings(report)
     report["fix_first"] = fix_first(asked.get("signatures", []), context) if not only else []
     return report
@@ -171,6 +172,11 @@ class _Words(dict[str, Any]):
 def warnings(report: Mapping[str, Any]) -> list[str]:
     """What limits the report, worst first, as sentences. Empty where nothing does."""
     s, known = report["summary"], panels.settings()
+    if report["nothing"]:
+        return [
+            "No run was examined and no allocation is known. If jobs did run: is the cluster named as in the lake, do "
+            "the collectors report (`firstfault doctor`), is the analysis running (`firstfault analyze --pending`)?"
+        ]
     said = []
     if s["expected"] and s["collected"] / s["expected"] < known["thin_evidence"]:
         said.append(

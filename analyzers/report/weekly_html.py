@@ -47,10 +47,11 @@ def render(report: Mapping[str, Any]) -> str:
 def _view(name: str, report: Mapping[str, Any]) -> dict[str, Any]:
     """A panel as the template shows it: header cells, body cells, plot."""
     panel = report["panels"][name]
-    rows = panel["rows"][: panel["limit"]]
+    listed = [row for row in panel["rows"] if row.get("shown", True)]
+    rows = listed[: panel["limit"]]
     band = report["assumptions"]["band"]
     chart = panel["chart"]
-    plot = plots.intervals(panel["rows"], chart, tuple(band) if chart["band"] else None) if chart and rows else None
+    plot = plots.intervals(rows, chart, tuple(band) if chart["band"] else None) if chart and rows else None
     columns = [_header(column) for column in panel["columns"]]
     return {
         **panel,
@@ -58,7 +59,7 @@ def _view(name: str, report: Mapping[str, Any]) -> dict[str, Any]:
         "heads": columns,
         "body": [[_cell(row, column, rows) for column in panel["columns"]] for row in rows],
         "marked": [_marked(row) for row in rows],
-        "more": len(panel["rows"]) - len(rows),
+        "more": len(listed) - len(rows),
         "plot": plot,
     }
 
@@ -90,8 +91,16 @@ def _cell(row: Mapping[str, Any], column: Mapping[str, Any], rows: Sequence[Mapp
         "numeric": column["format"] in _NUMERIC,
         "code": column["format"] in ("code", "incident") and value is not None,
         "items": items,
+        "spark": _spark(value) if column["format"] == "spark" and value else [],
         "label": column["label"],
     }
+
+
+def _spark(counts: Sequence[int]) -> list[tuple[int, float, float]]:
+    """Bars (x, y, height) of a sparkline 22 pixels high; a count of zero keeps a stub."""
+    top = max(counts) or 1
+    heights = [max(1.5, round(20 * count / top, 1)) for count in counts]
+    return [(11 * i, round(22 - height, 1), height) for i, height in enumerate(heights)]
 
 
 def _assumptions(known: Mapping[str, Any]) -> list[tuple[str, str]]:

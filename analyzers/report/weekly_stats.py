@@ -1,8 +1,8 @@
-"""What SQL cannot compute: intervals, projections, and which nodes stand out. One function per panel, rows in, rows out.
+"""What SQL cannot compute: intervals, projections, and which nodes stand out. One function per panel, rows to rows.
 
-A rate never stands alone: it carries k, exposure and interval, and below `min_failures` the point estimate is left out,
-because one failure more or less would change it by a quarter or more. A node is named only if chance alone would rarely
-produce its record among all nodes looked at.
+A rate never stands alone: it carries k, exposure and interval, and below `min_failures` the point estimate is left
+out, because one failure more or less would change it by a quarter or more. A node is named only if chance alone would
+rarely produce its record among all nodes looked at.
 """
 
 from __future__ import annotations
@@ -83,8 +83,7 @@ def _changed(rows: list[Row], context: Context) -> list[Row]:
 def _signatures(rows: list[Row], context: Context) -> list[Row]:
     for row in rows:
         row["name"] = context.titles.get(row["signature"]) or row["title"] or row["signature"]
-        mean = row["mean_before"]
-        row["history"] = "new" if row["is_new"] else f"{row['failures_before']} before, mean {_short(mean)}"
+        row["history"] = [row[f"before_{i}"] for i in (4, 3, 2, 1)] + [row["failures"]]
     return rows
 
 
@@ -155,9 +154,10 @@ def _expected(rows: list[Row], context: Context) -> list[Row]:
     pooled = fleet.rate(k, node_days, known("confidence")) if node_days else None
     words = "unknown"
     if pooled is not None:
-        words = f"{_short(pooled.value * _PER)} ({_short(pooled.lo * _PER)} – {_short(pooled.hi * _PER)}) per 1,000 node-days, k = {k}"
+        among = f"{_short(pooled.lo * _PER)} – {_short(pooled.hi * _PER)}"
+        words = f"{_short(pooled.value * _PER)} ({among}) per 1,000 node-days, k = {k}"
     context.summary.update(
-        pooled=words, interval_said=said, restart=_short(restart), write=known("assumed_write_seconds")
+        pooled=words, interval_said=said, restart=f"{restart:g}", write=known("assumed_write_seconds")
     )
     context.summary["undetermined_exposed"] = seen["undetermined"]
     if pooled is None or k < known("min_failures"):
@@ -191,7 +191,12 @@ def _projected(gpus: int, nodes: float, pooled: fleet.Rate, interval: float, res
 
 
 def _lemons(rows: list[Row], context: Context) -> list[Row]:
-    """Nodes that initiated failures, most surprising first. `finding`: lemon, watch, or within chance."""
+    """Nodes that initiated failures, most surprising first. `finding`: lemon, watch, or within chance.
+
+    lemon: beyond chance although all nodes were looked at (BH); watch: beyond chance only if one had asked about this
+    node alone. The null hypothesis: every node's share of the failures is its share of the busy node-hours. A node
+    within chance stays in the data but is not shown: a name on a page that is forwarded is an accusation.
+    """
     total = sum(row["k"] for row in rows)
     exposure = sum(row["node_hours"] for row in rows)
     context.summary.update(lemon_nodes=len(rows), lemon_node_hours=exposure, lemon_k=total)
@@ -205,8 +210,10 @@ def _lemons(rows: list[Row], context: Context) -> list[Row]:
         lemon = row["q"] <= _setting("lemon_false_discovery") and row["k"] >= _setting("lemon_min_failures")
         single = row["p"] <= _setting("lemon_false_discovery") and row["k"] >= _setting("lemon_min_failures")
         row["finding"] = "lemon" if lemon else "watch" if single else "within chance"
+        row["shown"] = row["finding"] != "within chance"
         row["pro"], row["con"] = _speaks_for(row, context), _speaks_against(row)
     context.summary["lemons"] = [row["node"] for row in found if row["finding"] == "lemon"]
+    context.summary["lemon_rest"] = sum(not row["shown"] for row in found)
     return sorted(found, key=lambda row: (row["q"], row["p"], -row["k"], row["node"]))
 
 

@@ -11,14 +11,13 @@ from analyzers.report import values, weekly_words
 from analyzers.report.plain import cells, cut, wrap
 
 _WIDEST = 44  # columns of one cell before it is cut
-_LEFT = ("text", "list", "code", "incident", "time", "flag", "change")
+_LEFT = ("text", "cause", "spark", "list", "code", "incident", "time", "flag", "change")
 
 
 def render(report: Mapping[str, Any], *, width: int = 100) -> str:
     """The report as text that ends with a newline; tables are cut to `width` columns, never wrapped."""
-    lines = [
-        f"firstfault fleet report  {report['label']}  {weekly_words.when(report)}  {report['cluster'] or 'all clusters'}"
-    ]
+    where = report["cluster"] or "all clusters"
+    lines = [f"firstfault fleet report  {report['label']}  {weekly_words.when(report)}  {where}"]
     lines += ["", *wrap(weekly_words.headline(report), width)]
     for said in report["warnings"]:
         lines += [("! " if not i else "  ") + line for i, line in enumerate(wrap(said, width - 2))]
@@ -26,6 +25,8 @@ def render(report: Mapping[str, Any], *, width: int = 100) -> str:
         lines += ["", "Fix first"]
     for number, item in enumerate(report["fix_first"], 1):
         lines += _first(number, item, width)
+    if report["nothing"]:
+        return "\n".join(line.rstrip() for line in lines) + "\n"
     lines.append("")
     for figure in weekly_words.figures(report):
         said = f"{figure.value}  {figure.of}" + (f"  ({figure.change})" if figure.change else "")
@@ -39,7 +40,8 @@ def render(report: Mapping[str, Any], *, width: int = 100) -> str:
 def _first(number: int, item: Mapping[str, Any], width: int) -> list[str]:
     cost = values.show(item["lost_gpu_hours"], "gpu_hours")
     share = f" ({item['share']:.0%})" if item["share"] is not None else ""
-    said = f"{item['title']}: {cost} GPU-hours{share}, {values.plural(item['failures'], 'failure')}, e.g. {item['example']}"
+    often = values.plural(item["failures"], "failure")
+    said = f"{item['title']}: {cost} GPU-hours{share}, {often}, e.g. {item['example']}"
     lines = wrap(said, width - 5)
     lines += [line for step in item["fix"] for line in wrap(f"-> {step}", width - 5)]
     return [(f" {number}. " if not i else "    ") + line for i, line in enumerate(lines)]
@@ -47,13 +49,14 @@ def _first(number: int, item: Mapping[str, Any], width: int) -> list[str]:
 
 def _panel(panel: Mapping[str, Any], width: int) -> list[str]:
     lines = ["", panel["title"], *wrap(panel["base"], width)]
-    if not panel["rows"]:
+    listed = [row for row in panel["rows"] if row.get("shown", True)]
+    if not listed:
         return [*lines, f"  {panel['empty']}"]
-    shown = panel["rows"][: panel["limit"]]
+    shown = listed[: panel["limit"]]
     table = [[_cell(row, column) for column in panel["columns"]] for row in shown]
     heads = [column["label"] for column in panel["columns"]]
     lines += [f"  {line}" for line in _table(heads, table, [c["format"] in _LEFT for c in panel["columns"]], width - 2)]
-    more = len(panel["rows"]) - len(shown)
+    more = len(listed) - len(shown)
     return [*lines, f"  ... and {values.plural(more, 'more row')}"] if more else lines
 
 
@@ -64,7 +67,7 @@ def _cell(row: Mapping[str, Any], column: Mapping[str, Any]) -> str:
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[bool], width: int) -> list[str]:
-    """Aligned columns; the rightmost ones are dropped where they do not fit, and the header says so by their absence."""
+    """Aligned columns; the rightmost ones are left out where they do not fit."""
     wide = [max(cells(row[i]) for row in [[cut(h, _WIDEST) for h in heads], *rows]) for i in range(len(heads))]
     fit, used = 0, 0
     while fit < len(wide) and used + wide[fit] <= width:

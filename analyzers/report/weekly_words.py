@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from analyzers.report import panels
 from analyzers.report.values import amount, plural
 
 
@@ -26,7 +27,9 @@ def headline(report: Mapping[str, Any]) -> str:
     if not s["failures"]:
         if s["examined"]:
             return f"No failed run among {plural(s['examined'], 'examined run')}"
-        return "No failure was recorded in this period"
+        if report["nothing"]:
+            return "The lake holds nothing of this period"
+        return "No run was examined in this period"
     lost = s["lost_gpu_hours"]
     said = f"{plural(s['failures'], 'run')} failed"
     if lost is None:
@@ -53,12 +56,13 @@ def figures(report: Mapping[str, Any]) -> list[Figure]:
         Figure(
             "Failed runs",
             amount(s["failures"]),
-            f"of {amount(s['examined'])} examined" + (f"; {amount(s['no_failure'])} were none" if s["no_failure"] else ""),
+            f"of {amount(s['examined'])} examined"
+            + (f"; {amount(s['no_failure'])} without a failure" if s["no_failure"] else ""),
             _against(s["failures"], before.get("failures")),
         ),
         Figure(
             "GPU-hours lost",
-            amount(s["lost_gpu_hours"]) if s["lost_gpu_hours"] is not None else "unknown",
+            amount(s["lost_gpu_hours"]) if s["lost_gpu_hours"] is not None else "unknown" if s["failures"] else "0",
             _lost_of(s),
             _against(s["lost_gpu_hours"], before.get("lost_gpu_hours")),
         ),
@@ -73,6 +77,8 @@ def figures(report: Mapping[str, Any]) -> list[Figure]:
                 f"of the wall time of {plural(s['ettr_jobs'], 'failed job')}",
             )
         )
+    if "lemons" in s and s["allocations"]:
+        found.append(_nodes(s))
     if s["failures"]:
         found.append(
             Figure(
@@ -94,12 +100,21 @@ def figures(report: Mapping[str, Any]) -> list[Figure]:
 
 def _rate(s: Mapping[str, Any], now: Mapping[str, Any]) -> Figure:
     interval = f"{s['level']} interval {now['rate_lo']:.1f} to {now['rate_hi']:.1f}"
+    low, high = panels.settings()["band"]
     value = f"{now['rate']:.1f}" if now["rate"] is not None else f"k = {now['k']}"
     return Figure(
         "Infrastructure failures per 1,000 node-days",
         value,
-        f"{interval}; {amount(now['k'])} in {amount(now['node_days'])} node-days",
+        f"{interval}; k = {amount(now['k'])} in {amount(now['node_days'])} node-days; usual: {low} to {high}",
     )
+
+
+def _nodes(s: Mapping[str, Any]) -> Figure:
+    names = s["lemons"]
+    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    beyond = f"beyond chance at {s['lemon_false_discovery']:.0%}"
+    of = f"of {plural(s['lemon_nodes'], 'node')} since {s['lemon_from']}, {beyond}"
+    return Figure("Nodes to take out and test", shown or "none", of)
 
 
 def _lost_of(s: Mapping[str, Any]) -> str:

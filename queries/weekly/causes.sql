@@ -10,7 +10,7 @@ SELECT
     sum(CASE WHEN period = 0 AND lost_gpu_hours IS NULL THEN 1 ELSE 0 END) AS unpriced
 FROM (SELECT CASE WHEN determined THEN cause ELSE 'undetermined' END AS cause, period, lost_gpu_hours,
         wait_gpu_hours, run_gpu_hours
-    FROM failures WHERE period IN (-1, 0)) f
+    FROM failed_runs WHERE period IN (-1, 0)) f
 GROUP BY cause
 HAVING sum(CASE WHEN period = 0 THEN 1 ELSE 0 END) > 0
 ORDER BY lost_gpu_hours DESC NULLS LAST, failures DESC, cause

@@ -4,7 +4,7 @@
 WITH said AS (
     SELECT o.incident, o.signature, o.role, count(*) AS lines
     FROM observations o
-    JOIN failures f ON f.incident = o.incident
+    JOIN failed_runs f ON f.incident = o.incident
     WHERE f.period = 0 AND f.determined AND o.role IN ('initiating', 'cascade')
     GROUP BY o.incident, o.signature, o.role
 ),
@@ -19,7 +19,7 @@ SELECT
     sum(CASE WHEN l.role = 'cascade' THEN 1 ELSE 0 END) AS echoed,
     mode(CASE WHEN l.role = 'cascade' THEN l.signature END) AS usual_echo,
     sum(f.wait_gpu_hours) AS wait_gpu_hours
-FROM failures f
+FROM failed_runs f
 JOIN loudest l ON l.incident = f.incident
 WHERE f.period = 0
 GROUP BY f.cause

@@ -20,7 +20,7 @@ lost AS (
         sum(CASE WHEN cause IN ('user_code', 'data') AND determined THEN 0
             ELSE lost_gpu_hours / nullif(gpus, 0) END) AS lost_hours,
         sum(CASE WHEN loss_from = 'assumed' THEN 1 ELSE 0 END) AS assumed
-    FROM failures
+    FROM failed_runs
     WHERE period = 0 AND exposed
     GROUP BY cluster, job
 )
@@ -32,4 +32,4 @@ SELECT
 FROM job j
 JOIN lost l ON l.cluster = j.cluster AND l.job = j.job
 WHERE j.held_hours >= 1
-ORDER BY wall_gpu_hours DESC, j.job
+ORDER BY least(coalesce(l.lost_hours, 0), j.held_hours) * j.gpus DESC, j.job

@@ -10,13 +10,13 @@ gaps AS (
 observed AS (
     SELECT g.incident, median(g.gap_minutes) AS gap_minutes
     FROM gaps g
-    JOIN failures f ON f.incident = g.incident
+    JOIN failed_runs f ON f.incident = g.incident
     WHERE g.gap_minutes > 0 AND f.period IS NOT NULL
     GROUP BY g.incident
 )
 SELECT
-    (SELECT count(*) FROM failures WHERE infrastructure AND exposed AND period IS NOT NULL) AS k,
-    (SELECT count(*) FROM failures WHERE NOT determined AND exposed AND period IS NOT NULL) AS undetermined,
+    (SELECT count(*) FROM failed_runs WHERE infrastructure AND exposed AND period IS NOT NULL) AS k,
+    (SELECT count(*) FROM failed_runs WHERE NOT determined AND exposed AND period IS NOT NULL) AS undetermined,
     (SELECT sum(node_hours) / 24 FROM exposure) AS node_days,
     (SELECT max(gpus) FROM runs) AS largest_gpus,
     (SELECT quantile_cont(gpus * 1.0 / nodes, 0.5) FROM runs WHERE gpus > 0) AS gpus_per_node,

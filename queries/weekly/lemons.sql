@@ -12,7 +12,7 @@ held AS (
 ),
 accused AS (
     SELECT f.*, f.nodes[1] AS node
-    FROM failures f
+    FROM failed_runs f
     JOIN single_node c ON c.cause = f.cause
     CROSS JOIN span s
     WHERE f.determined AND f.exposed AND len(f.nodes) = 1 AND f.counted_at >= s.starts AND f.counted_at < s.ends

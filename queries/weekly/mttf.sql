@@ -20,7 +20,7 @@ held AS (
 ),
 failed AS (
     SELECT b.lo, count(*) AS k
-    FROM failures f
+    FROM failed_runs f
     JOIN size_bins b ON f.gpus >= b.lo AND f.gpus < b.hi
     WHERE f.infrastructure AND f.exposed AND f.period IS NOT NULL
     GROUP BY b.lo

@@ -8,7 +8,7 @@ SELECT
     sum(run_gpu_hours) AS run_gpu_hours,
     sum(CASE WHEN infrastructure THEN 1 ELSE 0 END) AS infrastructure,
     mode(signature) AS usual
-FROM failures
+FROM failed_runs
 WHERE period = 0
 GROUP BY coalesce("user", '(unknown)')
 ORDER BY lost_gpu_hours DESC NULLS LAST, failures DESC, "user"

@@ -11,7 +11,7 @@ SELECT
     count(DISTINCT f.nodes) AS places,
     sum(f.lost_gpu_hours) AS lost_gpu_hours,
     arg_max(f.incident, f.counted_at) AS example
-FROM failures f
+FROM failed_runs f
 WHERE f.period = 0 AND f.job IS NOT NULL
 GROUP BY f.cluster, f.job, f.signature
 HAVING count(*) >= (SELECT crash_loop_failures FROM settings)

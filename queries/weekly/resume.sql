@@ -13,7 +13,7 @@ FROM (
             ELSE 'no checkpoint seen' END AS state,
         f.work_gpu_hours,
         f.age_hours
-    FROM failures f
+    FROM failed_runs f
     WHERE f.period = 0
 ) s
 GROUP BY state

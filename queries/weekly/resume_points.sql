@@ -5,7 +5,7 @@ FROM (
     SELECT f.job, f.name, f."user", f.incident, f.resume_from, f.resume_step, f.saved_at, f.gpus, f.work_gpu_hours,
         f.age_hours,
         row_number() OVER (PARTITION BY f.cluster, coalesce(f.job, f.incident) ORDER BY f.counted_at DESC) AS latest
-    FROM failures f
+    FROM failed_runs f
     WHERE f.period = 0 AND f.resume_from IS NOT NULL
 ) r
 WHERE latest = 1

@@ -30,7 +30,7 @@ LEFT JOIN (
         CASE WHEN count(DISTINCT counted_at) > 1
             THEN date_diff('microsecond', min(counted_at), max(counted_at)) / 3.6e9 / (count(DISTINCT counted_at) - 1)
         END AS mean_gap_hours
-    FROM failures
+    FROM failed_runs
     WHERE period IS NOT NULL
     GROUP BY period
 ) f ON f.period = p.period

@@ -3,19 +3,19 @@
 SELECT
     (SELECT count(*) FROM examined WHERE period = 0) AS examined,
     (SELECT count(*) FROM examined WHERE period = 0 AND status = 'no_failure') AS no_failure,
-    (SELECT count(*) FROM failures WHERE period = 0) AS failures,
-    (SELECT count(*) FROM failures WHERE period = 0 AND status = 'established') AS established,
-    (SELECT count(*) FROM failures WHERE period = 0 AND status = 'supported') AS supported,
-    (SELECT count(*) FROM failures WHERE period = 0 AND status = 'suspected') AS suspected,
-    (SELECT count(*) FROM failures WHERE period = 0 AND status = 'undetermined') AS undetermined,
-    (SELECT count(*) FROM failures WHERE period = 0
+    (SELECT count(*) FROM failed_runs WHERE period = 0) AS failures,
+    (SELECT count(*) FROM failed_runs WHERE period = 0 AND status = 'established') AS established,
+    (SELECT count(*) FROM failed_runs WHERE period = 0 AND status = 'supported') AS supported,
+    (SELECT count(*) FROM failed_runs WHERE period = 0 AND status = 'suspected') AS suspected,
+    (SELECT count(*) FROM failed_runs WHERE period = 0 AND status = 'undetermined') AS undetermined,
+    (SELECT count(*) FROM failed_runs WHERE period = 0
         AND (signature IS NULL OR signature LIKE 'python/uncaught%')) AS unmatched,
-    (SELECT count(*) FROM failures WHERE period = 0 AND lost_gpu_hours IS NULL) AS unpriced,
-    (SELECT count(*) FROM failures WHERE period = 0 AND loss_from = 'assumed' AND lost_gpu_hours IS NOT NULL)
+    (SELECT count(*) FROM failed_runs WHERE period = 0 AND lost_gpu_hours IS NULL) AS unpriced,
+    (SELECT count(*) FROM failed_runs WHERE period = 0 AND loss_from = 'assumed' AND lost_gpu_hours IS NOT NULL)
         AS assumed_loss,
-    (SELECT sum(lost_gpu_hours) FROM failures WHERE period = 0) AS lost_gpu_hours,
-    (SELECT sum(run_gpu_hours) FROM failures WHERE period = 0) AS run_gpu_hours,
-    (SELECT sum(wait_gpu_hours) FROM failures WHERE period = 0) AS wait_gpu_hours,
+    (SELECT sum(lost_gpu_hours) FROM failed_runs WHERE period = 0) AS lost_gpu_hours,
+    (SELECT sum(run_gpu_hours) FROM failed_runs WHERE period = 0) AS run_gpu_hours,
+    (SELECT sum(wait_gpu_hours) FROM failed_runs WHERE period = 0) AS wait_gpu_hours,
     (SELECT sum(gpu_hours) FROM exposure WHERE period = 0) AS gpu_hours,
     (SELECT sum(r.gpu_hours) FROM runs r JOIN periods p ON p.period = 0
         AND NOT r.running AND r.held_until >= p.starts AND r.held_until < p.ends) AS ended_gpu_hours,
@@ -34,4 +34,4 @@ SELECT
         WHERE e.job IS NULL) AS failed_runs_unexamined,
     (SELECT max(held_until) FROM holdings) AS exposure_until,
     (SELECT count(*) FROM holdings) AS allocations,
-    (SELECT count(*) FROM failures WHERE period = 0 AND NOT exposed) AS without_exposure
+    (SELECT count(*) FROM failed_runs WHERE period = 0 AND NOT exposed) AS without_exposure

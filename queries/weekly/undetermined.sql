@@ -8,7 +8,7 @@ WITH had AS (
 ),
 crossed AS (
     SELECT f.incident, f.determined, k.kind, h.incident IS NOT NULL AS present
-    FROM failures f
+    FROM failed_runs f
     CROSS JOIN evidence_kinds k
     LEFT JOIN had h ON h.incident = f.incident AND h.kind = k.kind
     WHERE f.period = 0

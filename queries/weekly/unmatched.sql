@@ -11,7 +11,7 @@ FROM (
     SELECT f.incident, f."user", f.lost_gpu_hours,
         substr(regexp_replace(regexp_replace(regexp_replace(coalesce(v.text, f.title, ''),
             '''[^'']*''|"[^"]*"', '<*>', 'g'), '0x[0-9a-fA-F]+', '<*>', 'g'), '[0-9]+', '<*>', 'g'), 1, 160) AS template
-    FROM failures f
+    FROM failed_runs f
     JOIN verdicts v ON v.incident = f.incident
     WHERE f.period = 0 AND (f.signature IS NULL OR f.signature LIKE 'python/uncaught%')
 ) t

@@ -8,6 +8,6 @@ SELECT
     sum(CASE WHEN f.period = 0 THEN f.lost_gpu_hours END) AS lost_gpu_hours,
     arg_max(f.incident, coalesce(f.lost_gpu_hours, 0)) FILTER (WHERE f.period = 0) AS example
 FROM watched w
-LEFT JOIN failures f ON f.signature = w.signature AND f.period IN (-1, 0)
+LEFT JOIN failed_runs f ON f.signature = w.signature AND f.period IN (-1, 0)
 GROUP BY w.label
 ORDER BY failures DESC, w.label

@@ -6,7 +6,7 @@ WITH timed AS (
         lag(k.at_lo) OVER (
             PARTITION BY k.incident, k.node, coalesce(k.device, ''), k.event, k.code ORDER BY k.at_lo) AS before
     FROM kernel_events k
-    JOIN failures f ON f.incident = k.incident
+    JOIN failed_runs f ON f.incident = k.incident
     WHERE f.period = 0
 ),
 merged AS (
@@ -26,7 +26,7 @@ SELECT
         AND date_diff('microsecond', m.at_lo, f.ran_until) <= s.event_to_end_seconds * 1e6 THEN m.incident END)
         AS preceding
 FROM merged m
-JOIN failures f ON f.incident = m.incident
+JOIN failed_runs f ON f.incident = m.incident
 CROSS JOIN settings s
 GROUP BY m.event, m.code
 ORDER BY incidents DESC, events DESC, m.event, m.code

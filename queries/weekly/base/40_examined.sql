@@ -31,9 +31,6 @@ WITH timed AS (
     FROM verdicts v
     LEFT JOIN incidents i ON i.incident = v.incident
     WHERE (CAST($cluster AS VARCHAR) IS NULL OR i.cluster = CAST($cluster AS VARCHAR))
-        -- the date is the partition of the lake: a run that failed long before it ended is still within 30 days of it
-        AND (v.date IS NULL OR v.date >= CAST(CAST((SELECT history_from FROM settings) AS DATE) - 30 AS VARCHAR))
-        AND (v.date IS NULL OR v.date <= CAST(CAST($until AS DATE) AS VARCHAR))
 )
 SELECT t.*, p.period
 FROM timed t
