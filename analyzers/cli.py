@@ -20,6 +20,7 @@ from collector import __version__
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "FIRSTFAULT"}
 _LAZY = {
+    "report": ("analyzers.weekly_cli", "report", "Reports about the whole fleet, from the lake."),
     "signatures": ("analyzers.signatures_cli", "signatures", "List, show, check and compare signatures."),
     "stacks": ("analyzers.stacks_cli", "stacks", "Classes of equal stacks over all ranks."),
     "verify": ("analyzers.verify_cli", "verify", "Is a rerun free of an old failure, and past its step?"),
