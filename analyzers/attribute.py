@@ -21,6 +21,7 @@ def attribute(case: Case, observations: Sequence[Observation]) -> None:
     """Fill in ranks of rank-scope observations that carry none, in place; note how in `detail["attributed"]`."""
     _copies(case, observations)
     _own_end(case, observations)
+    _waiting_ends(observations)
 
 
 def mark_progress(case: Case, observations: Sequence[Observation]) -> None:
@@ -80,7 +81,7 @@ def _unmarked(observations: Sequence[Observation]) -> list[Observation]:
         for seen in observations
         if seen.rank is None
         and seen.accuses_rank is None
-        and (seen.scope == "rank" or seen.role == "cascade")
+        and (seen.scope == "rank" or seen.role == "cascade" or seen.detector == "exceptions")
         and seen.role in ("initiating", "cascade")
         and not seen.detail.get("ranks")
         and seen.detector in ("exceptions", "signatures")
@@ -99,6 +100,17 @@ def _copies(case: Case, observations: Sequence[Observation]) -> None:
             for seen in group:
                 seen.detail["ranks"] = list(range(world))
                 seen.detail["attributed"] = f"{count} copies of it for {world} ranks"
+
+
+def _waiting_ends(observations: Sequence[Observation]) -> None:
+    """A rank whose stack shows it waiting for a peer, and that then ended, was ended by its own watchdog: an echo."""
+    waiting: set[int] = set()
+    for seen in observations:
+        if seen.detector in ("stacks", "collectives") and seen.role == "cascade":
+            waiting.update(seen.detail.get("ranks") or ([seen.rank] if seen.rank is not None else []))
+    for seen in observations:
+        if seen.signature == "exit/failed-silently" and seen.rank in waiting:
+            seen.role = "cascade"
 
 
 def _alike(observations: Sequence[Observation]) -> list[list[Observation]]:

@@ -73,6 +73,8 @@ def _classify(
     element, hit = _decisive(graded, case)
     kind = _kind(element)
     signature = case.signatures.get(hit.signature) if hit else None
+    if _lone_service(chain, element, hit):
+        kind, signature = {**kind, "role": "initiating"}, None
     role = signature.role if signature else str(kind["role"])
     if any(e.by_launcher for e in chain) and element is exception and exception.cause is None and role == "initiating":
         role = "wrapper" if signature is None else role
@@ -87,6 +89,25 @@ def _classify(
         title=signature.title if signature else None,
         rank=_whose(exception, element, pids),
     )
+
+
+_TALKS_TO_RANKS = (
+    "torch/distributed/distributed_c10d", "torch/distributed/rendezvous", "torch/distributed/checkpoint",
+    "torch/distributed/elastic/rendezvous", "torch/autograd/", "deepspeed/", "multiprocessing/connection",
+    "multiprocessing/queues", "multiprocessing/managers", "/ray/", "gloo", "nccl", "jax/",
+)  # fmt: skip
+_NETWORK = (
+    "ConnectionRefusedError", "ConnectionResetError", "BrokenPipeError", "ConnectionError", "TimeoutError", "timeout",
+    "ConnectTimeout", "ReadTimeout", "ConnectionAbortedError", "NewConnectionError", "MaxRetryError",
+)  # fmt: skip
+
+
+def _lone_service(chain: Sequence[PyException], exception: PyException, hit: Hit | None) -> bool:
+    """A network error outside of everything that ranks use to talk to one another: a service failed, not a peer."""
+    if exception.short_type not in _NETWORK or (hit is not None and not hit.signature.startswith("python/")):
+        return False
+    files = [frame.file for element in chain for frame in element.frames]
+    return any(e.has_user_frame for e in chain) and not any(part in f for f in files for part in _TALKS_TO_RANKS)
 
 
 def _kind(exception: PyException) -> Mapping[str, Any]:

@@ -31,6 +31,8 @@ class Fate:
     """Known lines outside tracebacks that state a failure of this rank."""
     ends: list[Mapping[str, Any]] = field(default_factory=list)
     """Rows of `scheduler_events` about its process."""
+    others_torn_down: bool = False
+    """True if the launcher says that it ended at least one other rank."""
 
     @property
     def node(self) -> str | None:
@@ -46,6 +48,15 @@ class Fate:
     def terminated(self) -> bool:
         """True if the launcher ended it: it was alive when the job was already failing."""
         return any(end["event"] == "teardown" or end.get("signal") == _SIGTERM for end in self.ends)
+
+    @property
+    def stopped_from_outside(self) -> bool:
+        """True if a SIGTERM ended it that the launcher did not send although it sent one to others."""
+        return (
+            any(end.get("signal") == _SIGTERM and end["event"] != "teardown" for end in self.ends)
+            and not any(end["event"] == "teardown" for end in self.ends)
+            and self.others_torn_down
+        )
 
     @property
     def signal(self) -> int | None:
@@ -110,12 +121,18 @@ def fates(case: Case) -> dict[int, Fate]:
     for rank, told in ends.items():
         if rank in ranks:
             ranks[rank].ends.extend(told)
+    torn = {rank for rank, told in ends.items() if any(end["event"] == "teardown" for end in told)}
+    for rank, fate in ranks.items():
+        fate.others_torn_down = bool(torn - {rank})
     return ranks
 
 
 def ends_by_rank(case: Case) -> dict[int, list[Mapping[str, Any]]]:
     """Global rank -> statements about its process's end, resolved by rank, pid, or local rank and node."""
     pids = pid_ranks(case)
+    for end in case.rows("scheduler_events"):
+        if end.get("pid") is not None and end.get("rank") is not None:
+            pids.setdefault(end["pid"], end["rank"])
     seats: dict[tuple[Any, Any], set[int]] = defaultdict(set)
     for row in case.rows("ranks"):
         seats[(row.get("node"), row.get("local_rank"))].add(row["rank"])

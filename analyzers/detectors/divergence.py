@@ -190,14 +190,15 @@ def _fell_behind(ranks: dict[int, Fate]) -> Iterator[Observation]:
     )
 
 
-def _first_failure_lines(case: Case) -> dict[int, int]:
-    """Rank -> index of the line before its first failure line: what an abort prints about itself is no divergence."""
-    first: dict[int, int] = {}
-    failing = [(hit.index, hit.line.rank) for hit in case.hits if case.signatures[hit.signature].role != "context"]
-    failing += [(exception.start, exception.line.rank) for exception in case.exceptions]
-    for index, rank in failing:
-        if rank is not None:
-            first[rank] = min(first.get(rank, index), index - 1)
+def _first_failure_lines(case: Case) -> dict[tuple[int, str], int]:
+    """(Rank, file) -> index of the line before its first failure line: an abort's own words are no divergence."""
+    first: dict[tuple[int, str], int] = {}
+    failing = [(hit.index, hit.line) for hit in case.hits if case.signatures[hit.signature].role != "context"]
+    failing += [(exception.start, exception.line) for exception in case.exceptions]
+    for index, line in failing:
+        if line.rank is not None:
+            key = (line.rank, line.path)
+            first[key] = min(first.get(key, index), index - 1)
     return first
 
 
@@ -206,7 +207,12 @@ def _unique_line(case: Case, ranks: dict[int, Fate]) -> Iterator[Observation]:
     ends = _first_failure_lines(case)
     own: dict[int, list[LogLine]] = defaultdict(list)
     for index, line in enumerate(case.lines):
-        if line.rank in ranks and index not in inside and line.text.strip() and index < ends.get(line.rank, index + 1):
+        if (
+            line.rank in ranks
+            and index not in inside
+            and line.text.strip()
+            and index < ends.get((line.rank, line.path), index + 1)
+        ):
             own[line.rank].append(line)
     if len(own) < 3 or len(own) < len(ranks):
         return

@@ -48,6 +48,11 @@ def _named(case: Case) -> Iterator[Observation]:
         signal, code = fate.signal, fate.code
         if signal is not None and signal not in (_SIGINT,):
             yield _by_signal(fate, signal)
+        elif fate.stopped_from_outside and not fate.failed:
+            yield _observe(
+                fate, "exit/stopped", "initiating", "unknown",
+                "was ended by a SIGTERM (signal 15) that the launcher did not send", 2,
+            )  # fmt: skip
         elif fate.terminated:
             yield _observe(fate, "exit/terminated", "teardown", "unknown", "was ended by the launcher (SIGTERM)", 1)
         elif code:

@@ -22,6 +22,8 @@ _STOPPED = ("cancelled", "time_limit", "preempted")
 _ALARMS = ("error", "exception", "timed out", "timeout", "failed", "failure", "abort", "killed", "signal", "traceback")
 _LONG_SILENCE = 30 * 60 * 1_000_000
 """Microseconds of heartbeats without any progress that are called a hang although nothing ended the job."""
+_NONSENSE = 30 * 86_400_000_000
+"""Microseconds beyond which a pause is a misread date."""
 _MIN_GAP = 5_000_000
 """A pause shorter than 5 s is no hang, whatever the cadence."""
 _CADENCES = 8
@@ -40,7 +42,7 @@ def _silent(case: Case, ranks: dict[int, Fate]) -> Iterator[Observation]:
     speaking = [fate for fate in ranks.values() if fate.failed]
     if len(ranks) < 2 or not speaking or not all(fate.only_echoes for fate in speaking):
         return
-    quiet = [fate for fate in ranks.values() if not fate.failed and fate.signal is None]
+    quiet = [f for f in ranks.values() if not f.failed and f.signal is None and not f.stopped_from_outside]
     # a rank of which no line is known but that the launcher had to end was there, silent among unmarked lines
     blind = [fate for fate in quiet if not fate.lines and not fate.ends]
     told = any(fate.ends for fate in ranks.values())
@@ -217,6 +219,8 @@ def _hang(case: Case) -> Iterator[Observation]:
     usual = statistics.median(pauses) if pauses else 0
     # buffered output or a long first step also make pauses: only one that dwarfs the largest usual pause counts
     longest = sorted(pauses)[-2] if len(pauses) > 2 else max(pauses, default=0)
+    if gap > _NONSENSE:
+        return  # two clocks or two date orders, not a hang
     if gap < max(_MIN_GAP, _CADENCES * usual, 1.5 * longest):
         return
     seconds = gap / 1e6

@@ -95,6 +95,20 @@ class Clock:
             digits = 3
         return Stamp(lo, lo + 10 ** (6 - digits) - 1, naive, match.start(), match.end())
 
+    def _nearest_order(self, groups: dict[str, str | None], year: int) -> int | None:
+        """12/01 may be December or January: the reading nearer to the last stamp or to the file's last change."""
+        numbers = (int(groups["m"] or 0), int(groups["d"] or 0))
+        time_of_day = (int(groups["H"] or 0), int(groups["M"] or 0), int(groups["S"] or 0))
+        moments = []
+        for month, day in (numbers, numbers[::-1]):
+            try:
+                moments.append((datetime(year, month, day, *time_of_day, tzinfo=UTC) - _EPOCH) // _MICRO)
+            except ValueError:
+                continue
+        if not moments or self._near is None:
+            return moments[0] if moments else None
+        return min(moments, key=lambda moment: abs(moment - (self._near or 0)))
+
     def _on_the_nearest_day(self, groups: dict[str, str | None]) -> int | None:
         """A time of day on the day that brings it closest to the last dated stamp; None if no date is known."""
         if self._near is None:
@@ -110,6 +124,8 @@ class Clock:
         year = int(groups.get("Y") or self.year)
         if year < 100:
             year += 2000
+        if match_day_first(groups):
+            return self._nearest_order(groups, year)
         month = _MONTHS.get(groups.get("b") or "", 0) or int(groups.get("m") or 0)
         try:
             when = datetime(
@@ -119,6 +135,11 @@ class Clock:
             return None
         micros = (when.replace(tzinfo=UTC) - _EPOCH) // _MICRO
         return micros - _zone_offset(groups.get("z"))
+
+
+def match_day_first(groups: dict[str, str | None]) -> bool:
+    """True for a date with slashes whose day and month could be swapped (`12/01/2026`)."""
+    return groups.get("swap") is not None and groups.get("z") is None
 
 
 def _zone_offset(zone: str | None) -> int:

@@ -20,6 +20,9 @@ _FINAL = re.compile(
     r"^\s*(?P<type>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:\([A-Za-z_][\w.]*\))?)(?::\s?(?P<message>.*))?\s*$", re.DOTALL
 )
 _TYPE_LIKE = re.compile(r"(?:Error|Exception|Interrupt|Exit|Warning|Iteration|Timeout|Failure|Abort|Died|Failed)\)?$")
+_RICH_HEADER = re.compile(r"^\W*[╭+][─-]* ?Traceback \(most recent call last\)")
+_RICH_FRAME = re.compile(r"^\W*[│|] (?P<file>(?:/|[A-Za-z]:)\S+?):(?P<line>\d+) in (?P<func>\S+)")
+_RICH_END = re.compile(r"^\W*[╰+][─-]{3,}")
 _CHAIN = re.compile(
     r"^\s*(?:During handling of the above exception, another exception occurred:"
     r"|The above exception was the direct cause of the following exception:)"
@@ -31,6 +34,7 @@ _LAUNCHER = re.compile(
     r"|torch/multiprocessing/spawn\.py|bin/torchrun|ray/_private/worker\.py|ray/train/"
 )
 _MAX_MESSAGE_LINES = 200
+_MAX_BOX = 5000
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +124,8 @@ class _Parser:
         self._chained = False
         self._stamp: int | None = None
         self._nested_in: PyException | None = None
+        self._rich: tuple[int, list[Frame], list[int]] | None = None
+        """A traceback that rich draws in a box: first line, frames, lines."""
 
     def run(self) -> Iterator[PyException]:
         for index in self._indexes:
@@ -134,6 +140,11 @@ class _Parser:
                 self._stamp = line.at_lo
 
     def _step(self, index: int, line: LogLine, text: str) -> PyException | None:
+        if self._rich is not None:
+            return self._boxed(index, line, text)
+        if "Traceback (" in text and _RICH_HEADER.match(text):
+            self._rich = (index, [], [index])
+            return None
         header = _HEADER.search(text) if "Traceback (" in text else None
         if header:
             rank = header["rank"]
@@ -143,7 +154,7 @@ class _Parser:
         frame = _FRAME.match(text) if 'File "' in text else None
         if frame:
             if not self._open:  # the log begins inside a traceback, or a task error lists frames without a header
-                self._open.append((index, [], None, [index]))
+                self._open.append((index, [], None, []))
                 self._nested_in = self._wrapper(index)
             opened = self._open[-1]
             opened[1].append(Frame(frame["file"], int(frame["line"][:9]), frame["func"] or ""))
@@ -153,6 +164,28 @@ class _Parser:
             return self._inside(index, line, text)
         self._outside(index, line, text)
         return None
+
+    def _boxed(self, index: int, line: LogLine, text: str) -> PyException | None:
+        """A line of a box that rich draws; the exception stands on the line behind it."""
+        assert self._rich is not None
+        start, frames, members = self._rich
+        members.append(index)
+        if frame := _RICH_FRAME.match(text):
+            frames.append(Frame(frame["file"], int(frame["line"][:9]), frame["func"]))
+            return None
+        if text.strip()[:1] in ("│", "|", "❱") or _RICH_END.match(text) or not text.strip():
+            if len(members) > _MAX_BOX:
+                self._rich = None
+            return None
+        self._rich = None
+        final = _FINAL.match(text)
+        if final is None or not _TYPE_LIKE.search(final["type"]):
+            return None
+        self._last = PyException(
+            final["type"], (final["message"] or "").strip(), line, index, start, index, frames,
+            before=self._stamp, members=members,
+        )  # fmt: skip
+        return self._last
 
     def _wrapper(self, index: int) -> PyException | None:
         """The exception whose message this traceback stands in, if it follows it without a gap."""
