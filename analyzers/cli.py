@@ -21,6 +21,11 @@ from collector import __version__
 CONTEXT = {"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "FIRSTFAULT"}
 _LAZY = {
     "report": ("analyzers.weekly_cli", "report", "Reports about the whole fleet, from the lake."),
+    "analyze": ("analyzers.lake_cli", "analyze", "From raw parts to verdicts, in the lake."),
+    "compact": ("analyzers.lake_cli", "compact", "Make one file per day and table out of many."),
+    "incident": ("analyzers.lake_cli", "incident", "List and show the incidents of the lake."),
+    "lake": ("analyzers.lake_cli", "lake", "Check the lake's invariants."),
+    "query": ("analyzers.lake_cli", "query", "Read-only SQL over the lake."),
     "signatures": ("analyzers.signatures_cli", "signatures", "List, show, check and compare signatures."),
     "stacks": ("analyzers.stacks_cli", "stacks", "Classes of equal stacks over all ranks."),
     "verify": ("analyzers.verify_cli", "verify", "Is a rerun free of an old failure, and past its step?"),

@@ -18,9 +18,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
-from analyzers import raw_evidence, snapshot
+from analyzers import lake_sql, raw_evidence, snapshot
 from analyzers.lake_rows import date_of, tables_of
 from analyzers.lake_sql import connect as connect  # the lake as SQL is part of what a user of this module needs
+from collector import __version__
 from collector.lake import EXPECTED, LAKE_TABLES, RawPart, lake_key, raw_parts, to_parquet
 from collector.store import Store, StoreError, StoreUnavailable
 
@@ -208,6 +209,47 @@ def complete(store: Store, one: Pending, *, deadline: float = DEADLINE, now: flo
         raw.parts["ledger"].append((origin, rows))
         expected = expected or any(row.get("source") == EXPECTED for row in rows)
     return expected and not raw_evidence.missing_origins(raw)
+
+
+def outdated(store: Store, since: str, *, extra_signatures: Any = None, again: bool = False) -> list[str]:
+    """Incidents from `since` (YYYY-MM-DD) whose verdict another signature set or version made; all with `again`."""
+    from analyzers.signatures import load
+
+    text = "SELECT incident, signature_set, version FROM verdicts WHERE date >= $since ORDER BY incident"
+    now = (load(extra_signatures).hash, __version__)
+    rows = lake_sql.query(store, text, {"since": since}).rows
+    return [incident for incident, signature_set, version in rows if again or (signature_set, version) != now]
+
+
+def incident_rows(store: Store, incident: str) -> dict[str, list[dict[str, Any]]]:
+    """Table -> rows of one incident, as far as it has any."""
+
+    def work(connection: Any) -> dict[str, list[dict[str, Any]]]:
+        found = {}
+        for table in (table for table in LAKE_TABLES if table != "allocations"):
+            cursor = connection.execute(f'SELECT * FROM "{table}" WHERE incident = ?', [incident])
+            names = [column[0] for column in cursor.description]
+            rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+            if rows:
+                found[table] = rows
+        return found
+
+    return lake_sql.read(store, work)
+
+
+def check(store: Store) -> dict[str, list[dict[str, Any]]]:
+    """Name of each query of queries/checks that returns rows -> those rows: broken invariants, over one snapshot."""
+    from analyzers import sql
+
+    def work(connection: Any) -> dict[str, list[dict[str, Any]]]:
+        broken = {}
+        for name, text in sql.load("checks"):
+            columns, rows = lake_sql.execute(connection, text)
+            if rows:
+                broken[name] = [dict(zip(columns, row, strict=True)) for row in rows]
+        return broken
+
+    return lake_sql.read(store, work)
 
 
 def publish_allocations(store: Store, unit: str, date: str, rows: Iterable[dict[str, Any]]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -87,7 +88,7 @@ class S3Store:
             profile_name=o.get("profile"),
             region_name=o.get("region"),
         )
-        path_style = o.get("path_style", o.get("endpoint_url") is not None)
+        path_style = o.get("path_style", self._endpoint is not None)
         config = Config(
             signature_version="s3v4",
             s3={"addressing_style": "path" if path_style else "auto"},
@@ -101,10 +102,16 @@ class S3Store:
         return self._session.client(
             "s3",
             region_name=self._session.region_name or "us-east-1",
-            endpoint_url=o.get("endpoint_url"),
+            endpoint_url=self._endpoint,
             verify=o.get("ca_bundle"),
             config=config,
         )
+
+    @property
+    def _endpoint(self) -> str | None:
+        """The server, if it is not AWS: from the options, else where AWS's own tools look for it."""
+        named = self.options.get("endpoint_url")
+        return named or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or None
 
     @property
     def _attempts(self) -> int:
@@ -219,9 +226,8 @@ class S3Store:
             raise StoreRefused(f"{self.uri}: no credentials were found")
         frozen = found.get_frozen_credentials()
         settings.update(access_key=frozen.access_key, secret_key=frozen.secret_key, session_token=frozen.token)
-        endpoint = self.options.get("endpoint_url") or self._client.meta.endpoint_url
-        if self.options.get("endpoint_url"):
-            scheme, _, place = str(endpoint).partition("://")
+        if self._endpoint is not None:
+            scheme, _, place = self._endpoint.partition("://")
             settings.update(scheme=scheme, endpoint_override=place.rstrip("/"))
             settings["force_virtual_addressing"] = not self.options.get("path_style", True)
         if self.options.get("ca_bundle"):
