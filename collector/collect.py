@@ -78,7 +78,7 @@ def collect(
     tables: dict[str, list[Mapping[str, Any]]] = {"artifacts": list(work.small), "checkpoints": list(work.checkpoints)}
     for table, more in (extra or {}).items():
         tables.setdefault(table, []).extend(more)
-    ledger = [*map(ledger_row, map(lambda entry: _named(work, entry), work.ledger)), *tables.pop("ledger", [])]
+    ledger = [*(ledger_row(_named(work, entry)) for entry in work.ledger), *tables.pop("ledger", [])]
     for table, listed in tables.items():
         if listed:
             write_raw(store, table, run.incident, origin, listed)

@@ -230,3 +230,15 @@ def _substituted(text: str, variables: Mapping[str, str]) -> str:
 def unique(patterns: Iterable[FilePattern]) -> list[FilePattern]:
     """Each glob once, the first that named it."""
     return list({one.glob: one for one in reversed(list(patterns))}.values())[::-1]
+
+
+def config_pattern(text: str, known: Mapping[str, str], base: str) -> FilePattern:
+    """A glob of the configuration, in which `%`-letters are expanded and `*`, `?`, `[...]`, `**` mean themselves."""
+
+    def value(match: re.Match[str]) -> str:
+        if match[2] is None:
+            return "%"
+        found = known.get(match[2])
+        return escape(found) if found is not None and found != "*" else "*"
+
+    return FilePattern(posixpath.normpath(posixpath.join(base or "/", _ESCAPE.sub(value, text))), "", None, "config")

@@ -46,6 +46,12 @@ class Wanted:
     """Files last changed before that time are somebody else's."""
     owned: bool = False
     """Only files that belong to the user, for folders where everybody writes."""
+    regex: str = ""
+    """With `only`: matched against the whole path."""
+    only: dict[str, list[str]] = field(default_factory=dict)
+    """Group of `regex` -> the values it may have."""
+    label: dict[str, Any] = field(default_factory=dict)
+    """Whatever the caller wants to find again beside the files of this pattern."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +101,8 @@ class Copies:
     files: list[Copied] = field(default_factory=list)
     refused: list[tuple[str, str, str]] = field(default_factory=list)
     """(path, outcome, why)."""
+    labels: list[dict[str, Any]] = field(default_factory=list)
+    """Of each pattern its label."""
 
     def ledger(self) -> Iterator[LedgerEntry]:
         """Rows of what was refused, cut or never came."""
@@ -119,7 +127,7 @@ def load(folder: Path) -> Copies | None:
         for file in files:
             file.shifts = [(a, b, c) for a, b, c in file.shifts]
             file.gaps = [(a, b) for a, b in file.gaps]
-        return Copies(files, [(a, b, c) for a, b, c in raw["refused"]])
+        return Copies(files, [(a, b, c) for a, b, c in raw["refused"]], raw["labels"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -134,7 +142,8 @@ def copy(folder: Path, uid: int, wanted: Sequence[Wanted], limits: Limits, *, ma
     copies = work.run()
     from collector.spool import write_atomically
 
-    manifest = {"files": [asdict(file) for file in copies.files], "refused": copies.refused}
+    copies.labels = [one.label for one in wanted]
+    manifest = {"files": [asdict(file) for file in copies.files], "refused": copies.refused, "labels": copies.labels}
     write_atomically(folder / MANIFEST, json.dumps(manifest).encode(), folder)
     return copies
 
@@ -210,7 +219,13 @@ def _end(child: subprocess.Popen[bytes]) -> None:
     try:
         child.wait(timeout=2)
     except subprocess.TimeoutExpired:
-        _abandoned.append(child)
+        abandon(child)
+
+
+def abandon(child: subprocess.Popen[bytes]) -> None:
+    """Let go of a killed child that does not end: it waits in the kernel, and nobody waits for it."""
+    _abandoned[:] = [one for one in _abandoned if one.poll() is None]
+    _abandoned.append(child)
 
 
 class _Answer:

@@ -166,6 +166,8 @@ class Reader:
 
     def _note(self, index: int, path: str, pattern: dict[str, Any]) -> None:
         """Look at one file without opening it."""
+        if pattern.get("only") and not _allowed(path, pattern):
+            return
         folder, name = os.path.split(path)
         real = os.path.realpath(folder)
         try:
@@ -278,6 +280,18 @@ class Reader:
                 if read % (256 << 20) < 4 * _BLOCK:
                     self._frames.send("alive")
         return total
+
+
+def _allowed(path: str, pattern: dict[str, Any]) -> bool:
+    """True if what the name says is among the values asked for; numbers are compared as numbers (`0003` is 3)."""
+    match = re.fullmatch(pattern.get("regex") or ".*", path)
+    if match is None:
+        return False
+    said = match.groupdict()
+    return all(
+        said.get(name) is None or said[name] in values or said[name].lstrip("0") in [v.lstrip("0") for v in values]
+        for name, values in pattern["only"].items()
+    )
 
 
 def _line_end(file: RegularFile, near: int) -> int:
