@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 DETECTORS = (
-    "kernel", "gpu_state", "environment", "exceptions", "signature_hits", "exits", "stacks", "collectives",
+    "kernel", "gpu_state", "environment", "storage", "exceptions", "signature_hits", "exits", "stacks", "collectives",
     "checkpoints", "silence", "divergence", "control",
 )  # fmt: skip
 """Modules of analyzers.detectors, each with `detect(case)`."""

@@ -4,7 +4,8 @@ Decision: one name for one fact whoever states it (`torch`, `driver`, `nccl`, `p
 nodes can be compared. Of an environment dump only names of an allow-list are taken, and none that smells of a secret:
 what is not read cannot leak.
 
-Sources: torch.utils.collect_env, deepspeed.env_report, pip freeze/list, conda list, env(1), /proc/PID/environ.
+Sources: torch.utils.collect_env, deepspeed.env_report, pip freeze/list, conda list, env(1), /proc/PID/environ; how full
+disks and quotas are, by collector.readers.disk_usage.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from collector.model import Artifact
+from collector.readers import disk_usage
 
 _MAX_BYTES = 16 << 20
 _WIDTH = 1000
@@ -172,9 +174,18 @@ def _nccl(text: str) -> Iterator[_Fact]:
             yield _Fact("nccl", version[1], "log", number)
 
 
+# --- disks and quotas -------------------------------------------------------------------------------------------------
+
+
+def _disks(text: str) -> Iterator[_Fact]:
+    return (_Fact(usage.name, usage.value, "disk", usage.line) for usage in disk_usage.read(text))
+
+
 # --- all of them ------------------------------------------------------------------------------------------------------
 
-_READERS: tuple[Callable[[str], Iterator[_Fact]], ...] = (_collect_env, _ds_report, _packages, _variables, _nccl)
+_READERS: tuple[Callable[[str], Iterator[_Fact]], ...] = (
+    _collect_env, _ds_report, _packages, _variables, _nccl, _disks,
+)  # fmt: skip
 
 
 def read(artifact: Artifact) -> list[dict[str, Any]]:
@@ -203,6 +214,8 @@ def looks_like(head: bytes) -> bool:
     lines = [line.strip() for _, line in _lines(_ANSI.sub("", "\n".join(parts))) if line.strip()]
     if not lines:
         return False
+    if disk_usage.looks_like(text):
+        return True
     if any(line.startswith("PyTorch version:") for line in lines[:6]) and "Is debug build:" in text:
         return _share(lines, r"[^:]{2,60}:(?: |$)|\[(?:pip|conda)|GPU\d|[A-Z_]+=|Legend|NIC\d|[XSNPB]\w* +=") > 0.8
     if any("DeepSpeed C++/CUDA extension op report" in line for line in lines[:4]):

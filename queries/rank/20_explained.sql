@@ -20,7 +20,9 @@ WITH pairs AS (
             OR lower(split_part(e.node, '.', 1)) = lower(split_part(c.node, '.', 1))) AS maybe_same_node,
         coalesce(e.at_hi < c.at_lo, false)
             OR (e.path = c.path AND e.seq < c.seq AND coalesce(e.rank = c.rank, false)) AS before,
-        coalesce(e.at_lo > coalesce(c.at_hi, c.at_lo), false) AS strictly_after
+        -- a traceback has no time of its own, only that of the line before it: it may be minutes younger (the same ten
+        -- minutes within which a kernel event is looked for before a job's first line)
+        coalesce(e.at_lo > coalesce(c.at_hi, c.at_lo + 600000000), false) AS strictly_after
     FROM events AS c
     JOIN events AS e ON e.incident = c.incident AND e.id <> c.id
     WHERE c.role = 'initiating' AND e.role = 'initiating'

@@ -72,8 +72,8 @@ def test_evidence(path: str, head: bytes, kind: ArtifactKind) -> None:
         ("deploy.yaml", b"apiVersion: v1\nkind: Pod\nmetadata:\n  name: w\nspec: {}\n", None),
         ("df.txt", b"total 8\ndrwxr-xr-x 2 a a 40 2026-12-01 01:46:17.525 +0000 ckpt\n", Outcome.NOT_CONFIGURED),
         (
-            "df.txt",
-            b"Filesystem      Size  Used Avail Use% Mounted on\ntmpfs 4.0M 0 4.0M 0% /x 01:02:03\n",
+            "free.txt",
+            b"               total        used        free\nMem:        24032852     2210044    17302212 01:02:03\n",
             Outcome.NOT_CONFIGURED,
         ),
         ("ps.txt", b"USER  PID %CPU COMMAND\na  1 0.0 torchrun --nproc 4 01:02:03\n", Outcome.NOT_CONFIGURED),
@@ -119,3 +119,8 @@ def test_any_bytes_get_an_answer() -> None:
     ):
         classify("x.json", head)
         classify("x", head)
+
+
+def test_tables_of_full_file_systems_are_evidence() -> None:
+    head = b"Filesystem      Size  Used Avail Use% Mounted on\ntmpfs 4.0M 4.0M 0 100% /ckpt\n"
+    assert classify("df.txt", head).kind is ArtifactKind.ENVIRONMENT

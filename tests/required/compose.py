@@ -546,13 +546,16 @@ def quota_unused(run: Run) -> dict[str, Any]:
     return key_error(run, 1, last)
 
 
+FILEID = ("NFS: server filer.cluster error: fileid changed", "fsid 0:61: expected fileid 0x6f001a2, got 0x6f00c11")
+
+
 @case("stale-handle-kernel")
 def stale_handle_kernel(run: Run) -> dict[str, Any]:
     """The NFS server lost the file's handle; the program only sees that its archive is broken."""
     last = run.begin()
     run.quiet_kernel()
     run.kernel(
-        "gpu-node-07", last + seconds(5.4), "NFS: __nfs_revalidate_inode: (0:61/28672) getattr failed, error=-116"
+        "gpu-node-07", last + seconds(5.4), *FILEID
     )
     _save_fails(run, 0, last, "RuntimeError: basic_ios::clear: iostream error")
     return {
@@ -570,7 +573,7 @@ def stale_handle_yesterday(run: Run) -> dict[str, Any]:
     last = run.begin()
     run.quiet_kernel()
     run.kernel(
-        "gpu-node-07", timedelta(hours=-17), "NFS: __nfs_revalidate_inode: (0:61/28672) getattr failed, error=-116"
+        "gpu-node-07", timedelta(hours=-17), *FILEID
     )
     return key_error(run, 1, last)
 
