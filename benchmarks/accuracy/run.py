@@ -42,13 +42,18 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", type=Path, default=[DEFAULT_CASES], help="folders of labelled cases")
     parser.add_argument("--view", choices=[*VIEWS], action="append", help="only this view (repeatable)")
     parser.add_argument("--only", help="only cases whose id contains this")
+    parser.add_argument("--shortfalls", action="store_true", help="print what tests/cases/shortfalls.yaml should say")
     parser.add_argument("--json", action="store_true", help="print every answer as JSON instead of tables")
     args = parser.parse_args()
     labels = read_labels(HERE / "labels.yaml")
     runs = [run for folder in args.cases for run in find_runs(folder, labels)]
     runs = [run for run in runs if not args.only or args.only in run.case]
     results = measure(runs, args.view or VIEWS, readers(runs))
-    if args.json:
+    if args.shortfalls:
+        for result in results:
+            if result.reader == "firstfault" and result.grade is not Grade.RIGHT:
+                print(f"{json.dumps(f'{result.run}[{result.view}]')}: {json.dumps(f'{result.grade}: {result.said}')}")
+    elif args.json:
         print(json.dumps([asdict(result) for result in results], indent=1))
     else:
         print_tables(results, args.view or VIEWS)

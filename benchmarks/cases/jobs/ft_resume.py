@@ -38,7 +38,7 @@ def write_shards(world):
             path = f"{WORK}/shards/part-{rank:02d}-{index:03d}.npy"
             if not os.path.exists(path):
                 np.save(path, np.random.default_rng(index).normal(size=(64, 12)).astype("float32"))
-    if PLAN in ("lost_shard", "lost_shard_once") and ODD >= 0:
+    if PLAN.startswith("lost_shard") and ODD >= 0:
         os.remove(f"{WORK}/shards/part-{ODD:02d}-003.npy")
 
 
@@ -67,7 +67,7 @@ def main():
     join(attempt)
     rank, world = dist.get_rank(), dist.get_world_size()
     say(f"attempt {attempt} pid {os.getpid()}")
-    if rank == 0 and PLAN == "lost_shard":
+    if rank == 0 and PLAN == "lost_shard" and "NO_LOCK" not in os.environ:
         acquire_run_lock()
     if rank == 0 and not (PLAN == "lost_shard_once" and attempt):
         write_shards(world)
@@ -90,6 +90,8 @@ def main():
         if PLAN == "flaky_exit" and rank == ODD and index == 2 and attempt == 0:
             say("CUDA-free worker asked to stop by preflight check")
             sys.exit(17)
+        if PLAN == "second_trouble" and rank == ODD and index == 3 and attempt == 1:
+            rows.view(7, -1)
         export(model, rank, step)
     say("run complete")
     dist.destroy_process_group()

@@ -1,9 +1,10 @@
-"""Start ranks like `srun -l` does: every line gets its task number. COMPOSED: the srun: lines are this script's own."""
+"""Start ranks like `srun -l` does: every line gets its task number. COMPOSED: the srun: and slurmstepd: lines are this script's own."""
 
 import os
 import subprocess
 import sys
 import threading
+from datetime import datetime
 
 
 def copy(task, stream, lock):
@@ -11,6 +12,14 @@ def copy(task, stream, lock):
         with lock:
             sys.stdout.write(f"{task}: {line.decode(errors='replace')}")
             sys.stdout.flush()
+
+
+def expire(tasks, host):
+    """What slurmstepd says and does at the time limit."""
+    now = datetime.now().strftime("%Y-%m-%dT%H:%M:%S")
+    print(f"slurmstepd: error: *** STEP 90210.0 ON {host} CANCELLED AT {now} DUE TO TIME LIMIT ***", flush=True)
+    for process, _, _ in tasks:
+        process.terminate()
 
 
 def main():
@@ -24,6 +33,9 @@ def main():
         thread = threading.Thread(target=copy, args=(task, process.stdout, lock))
         thread.start()
         tasks.append((process, thread, hosts[task * len(hosts) // count]))
+    limit = float(os.environ.get("TIME_LIMIT", "0"))
+    if limit:
+        threading.Timer(limit, expire, (tasks, hosts[0])).start()
     failed = None
     waiting = dict(enumerate(tasks))
     while waiting:
@@ -47,3 +59,5 @@ def main():
 
 if __name__ == "__main__":
     main()
+
+# ruff: noqa  (a job as its users write it; style is part of what is simulated)

@@ -23,6 +23,8 @@ def main():
         if step % 8 == 0:
             print(f"rank {RANK} step {step}", flush=True)
         if RANK == int(os.environ.get("ODD", "-1")) and step == 20:
+            if "CRASH" in os.environ:
+                os.kill(os.getpid(), 11)
             pick({"en": 1, "de": 2}, "fr")
         time.sleep(0.1)
     print(f"rank {RANK} ok", flush=True)

@@ -29,6 +29,8 @@ def work(rank, world):
             reward([])
         if rank == 2 and step == 17 and WHAT == "die":
             os.kill(os.getpid(), signal.SIGKILL)
+        if rank == 1 and step == 17 and WHAT == "exit":
+            sys.exit(4)
         time.sleep(0.1)
     dist.destroy_process_group()
 
