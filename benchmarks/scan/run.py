@@ -170,7 +170,7 @@ def diagnose_command(folder: Path) -> list[str]:
 
 
 def scale(options: argparse.Namespace) -> None:
-    """`diagnose` over many ranks. Files are hard links to sixteen different logs; one rank fails."""
+    """`diagnose` over many ranks. Files are copies of sixteen different logs; one rank fails."""
     print("| ranks | MB | seconds | CPU s | MB/s | peak MB | exit | verdict |\n|---|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory(dir=options.folder) as base:
         sources = []
@@ -183,9 +183,10 @@ def scale(options: argparse.Namespace) -> None:
             folder = Path(base, f"ranks{ranks}")
             folder.mkdir()
             for rank in range(ranks):
-                os.link(failing if rank == ranks // 2 else sources[rank % 16], folder / f"rank{rank}.log")
+                shutil.copyfile(failing if rank == ranks // 2 else sources[rank % 16], folder / f"rank{rank}.log")
             size = ranks * options.rank_mb
             run = measured(diagnose_command(folder))
+            shutil.rmtree(folder)
             verdict = json.loads(run.out)["verdict"] if run.code in (0, 3) else {}
             print(
                 f"| {ranks} | {size} | {run.wall:.1f} | {run.cpu:.1f} | {size / run.wall:.0f} | {run.rss_mb:.0f} "
