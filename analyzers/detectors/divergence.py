@@ -191,10 +191,10 @@ def _fell_behind(ranks: dict[int, Fate]) -> Iterator[Observation]:
 
 
 def _first_failure_lines(case: Case) -> dict[tuple[int, str], int]:
-    """(Rank, file) -> index of the line before its first failure line: an abort's own words are no divergence."""
+    """(Rank, file) -> index where its failure begins: a traceback's header, or the line before an abort's own words."""
     first: dict[tuple[int, str], int] = {}
     failing = [(hit.index, hit.line) for hit in case.hits if case.signatures[hit.signature].role != "context"]
-    failing += [(exception.start, exception.line) for exception in case.exceptions]
+    failing += [(exception.start + 1, exception.line) for exception in case.exceptions]
     for index, line in failing:
         if line.rank is not None:
             key = (line.rank, line.path)

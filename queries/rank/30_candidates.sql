@@ -34,6 +34,7 @@ SELECT
     min(seq) AS seq,
     bool_and(progressed) AS progressed,
     bool_or(issuer = 'kernel') AS by_kernel,
+    bool_and(scope = 'launcher') AS by_launcher,
     bool_or(accuses_rank IS NOT NULL) AS accused,
     count(*) AS copies,
     count(*) FILTER (len(who) = 0) AS nameless,

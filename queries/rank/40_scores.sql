@@ -19,13 +19,14 @@ WITH facts AS (
         (SELECT count(*) FROM candidates_raw AS other
          WHERE other.incident = c.incident AND other.failure <> c.failure
            AND (other.strength >= 2 OR other.strength >= c.strength) AND NOT other.progressed
+           AND (c.by_launcher OR NOT other.by_launcher)  -- a launcher's word is never what a rank came too late for
            AND (other.at_hi < c.at_lo
                 OR (other.at_lo IS NULL AND c.at_lo IS NULL AND other.seq < c.seq))) AS earlier,
         (SELECT count(*) FROM candidates_raw AS other
          WHERE other.incident = c.incident AND other.failure <> c.failure
            AND other.path = c.path AND other.seq < c.seq) AS printed_before,
         (SELECT count(*) FROM candidates_raw AS other
-         WHERE other.incident = c.incident AND other.failure <> c.failure
+         WHERE other.incident = c.incident AND other.failure <> c.failure AND (c.by_launcher OR NOT other.by_launcher)
            AND NOT coalesce(c.at_hi < other.at_lo OR (c.at_lo IS NULL AND other.at_lo IS NULL AND c.seq < other.seq), false)
         ) AS not_before
     FROM candidates_raw AS c
