@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from analyzers.attribute import attribute, demote_stops, mark_progress
 from analyzers.case import Case, Observation
+from analyzers.clocks import align
 from analyzers.gather import Evidence, gather
 from analyzers.placement import locate
 from analyzers.signatures import SignatureSet, load
@@ -76,15 +77,16 @@ def build_case(evidence: Evidence, known: SignatureSet) -> Case:
     tables = {
         name: [row for row in rows if row.get("attempt") in (None, attempt)] for name, rows in evidence.tables.items()
     }
+    aligned, tables, clock_notes = align(lines, tables)
     return Case(
         incident=evidence.incident,
-        lines=lines,
-        hits=known.match(lines),
+        lines=aligned,
+        hits=known.match(aligned),
         signatures=known.by_id,
-        exceptions=tracebacks.read(lines),
+        exceptions=tracebacks.read(aligned),
         world_size=evidence.world_size,
         tables=tables,
-        ledger=evidence.ledger,
+        ledger=[*evidence.ledger, *clock_notes],
     )
 
 
