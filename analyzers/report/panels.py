@@ -40,6 +40,7 @@ Format = Literal[
     "flag",
     "change",
     "spark",
+    "line",
     "cause",
 ]
 

@@ -11,7 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from analyzers.report import plots, values, weekly_words
-from analyzers.report.html import _steps as steps
+from analyzers.report.html import _pieces, _steps
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -89,6 +89,7 @@ def _cell(row: Mapping[str, Any], column: Mapping[str, Any], rows: Sequence[Mapp
         "text": shown + share,
         "bar": bar,
         "numeric": column["format"] in _NUMERIC,
+        "whole": column["format"] in ("line", "change", "time"),
         "code": column["format"] in ("code", "incident") and value is not None,
         "items": items,
         "spark": _spark(value) if column["format"] == "spark" and value else [],
@@ -122,5 +123,6 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters["steps"] = steps
+    made.filters["steps"] = _steps
+    made.filters["pieces"] = _pieces
     return made

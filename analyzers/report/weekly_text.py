@@ -11,7 +11,7 @@ from analyzers.report import values, weekly_words
 from analyzers.report.plain import cells, cut, wrap
 
 _WIDEST = 44  # columns of one cell before it is cut
-_LEFT = ("text", "cause", "spark", "list", "code", "incident", "time", "flag", "change")
+_LEFT = ("text", "line", "cause", "spark", "list", "code", "incident", "time", "flag", "change")
 
 
 def render(report: Mapping[str, Any], *, width: int = 100) -> str:

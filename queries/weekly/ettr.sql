@@ -1,5 +1,5 @@
 -- Effective training time of logical runs: all runs of one job that held GPUs in the period.
--- Grain: one row per job that ran at least one hour in the period and failed in it. Wall time is from the first start
+-- Grain: one row per job. Base: jobs that ran at least one hour in the period and failed in it. Wall time is from the first start
 -- to the last end inside the period: the wait between requeues is in it, the wait before the first start is not.
 -- lost_hours: work since the last complete checkpoint, wait and restart of its failures, user code left out (Meta RSC).
 WITH job AS (

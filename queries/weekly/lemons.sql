@@ -29,7 +29,7 @@ record AS (
         sum(lost_gpu_hours) AS lost_gpu_hours,
         array_agg(DISTINCT signature) AS signatures,
         max(counted_at) AS last_at,
-        arg_max(incident, counted_at) AS example
+        arg_min(incident, by_recency) AS example
     FROM accused
     GROUP BY cluster, node
 ),
@@ -40,16 +40,18 @@ events AS (
     GROUP BY a.cluster, a.node
 ),
 boards AS (
-    SELECT cluster, node, max(times) AS board_times, arg_max(serial, times) AS board
+    SELECT cluster, node, times AS board_times, serial AS board
     FROM (
-        SELECT a.cluster, a.node, g.serial, count(DISTINCT a.incident) AS times
+        SELECT a.cluster, a.node, g.serial, count(DISTINCT a.incident) AS times,
+            row_number() OVER (
+                PARTITION BY a.cluster, a.node ORDER BY count(DISTINCT a.incident) DESC, g.serial) AS place
         FROM accused a
         JOIN gpus g ON g.incident = a.incident AND g.node = a.node
         WHERE g.serial IS NOT NULL
             AND (coalesce(g.ecc_volatile_uncorrected, 0) > 0 OR g.remap_failure OR g.remap_pending OR g.error IS NOT NULL)
         GROUP BY a.cluster, a.node, g.serial
     ) b
-    GROUP BY cluster, node
+    WHERE place = 1
 )
 SELECT
     h.cluster, h.node, h.node_hours, coalesce(r.k, 0) AS k, coalesce(r.failures, 0) AS failures, r.users, r.days,

@@ -10,7 +10,7 @@ SELECT
     max(f.counted_at) AS last_at,
     count(DISTINCT f.nodes) AS places,
     sum(f.lost_gpu_hours) AS lost_gpu_hours,
-    arg_max(f.incident, f.counted_at) AS example
+    arg_min(f.incident, f.by_recency) AS example
 FROM failed_runs f
 WHERE f.period = 0 AND f.job IS NOT NULL
 GROUP BY f.cluster, f.job, f.signature

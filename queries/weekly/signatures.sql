@@ -14,7 +14,7 @@ SELECT
     sum(CASE WHEN f.period = 0 THEN f.lost_gpu_hours END) AS lost_gpu_hours,
     sum(CASE WHEN f.period = 0 THEN f.run_gpu_hours END) AS run_gpu_hours,
     count(DISTINCT CASE WHEN f.period = 0 THEN coalesce(f.job, f.incident) END) AS jobs,
-    arg_max(f.incident, coalesce(f.lost_gpu_hours, 0)) FILTER (WHERE f.period = 0) AS example
+    arg_min(f.incident, f.by_cost) FILTER (WHERE f.period = 0) AS example
 FROM failed_runs f
 WHERE f.period IS NOT NULL AND f.determined AND f.signature IS NOT NULL
 GROUP BY f.signature

@@ -4,7 +4,7 @@ SELECT
     l.node,
     count(DISTINCT l.incident) AS incidents,
     count(*) AS looked,
-    mode(l.outcome) AS usual_outcome,
+    array_agg(DISTINCT l.outcome) AS outcomes,
     max(l.detail) AS detail
 FROM ledger l
 JOIN examined e ON e.incident = l.incident

@@ -6,9 +6,9 @@ SELECT
     count(*) AS failures,
     count(DISTINCT coalesce("user", '')) AS users,
     sum(lost_gpu_hours) AS lost_gpu_hours,
-    arg_max(incident, coalesce(lost_gpu_hours, 0)) AS example
+    arg_min(incident, by_cost) AS example
 FROM (
-    SELECT f.incident, f."user", f.lost_gpu_hours,
+    SELECT f.incident, f."user", f.lost_gpu_hours, f.by_cost,
         substr(regexp_replace(regexp_replace(regexp_replace(coalesce(v.text, f.title, ''),
             '''[^'']*''|"[^"]*"', '<*>', 'g'), '0x[0-9a-fA-F]+', '<*>', 'g'), '[0-9]+', '<*>', 'g'), 1, 160) AS template
     FROM failed_runs f

@@ -6,7 +6,7 @@ SELECT
     count(DISTINCT CASE WHEN f.period = 0 AND NOT f.determined THEN f.incident END) AS unproven,
     count(DISTINCT CASE WHEN f.period = -1 THEN f.incident END) AS failures_before,
     sum(CASE WHEN f.period = 0 THEN f.lost_gpu_hours END) AS lost_gpu_hours,
-    arg_max(f.incident, coalesce(f.lost_gpu_hours, 0)) FILTER (WHERE f.period = 0) AS example
+    arg_min(f.incident, f.by_cost) FILTER (WHERE f.period = 0) AS example
 FROM watched w
 LEFT JOIN failed_runs f ON f.signature = w.signature AND f.period IN (-1, 0)
 GROUP BY w.label

@@ -92,7 +92,11 @@ SELECT
     l.all_gpus * l.lost_hours AS work_gpu_hours,
     l.all_gpus * coalesce(l.wait_hours, 0) AS wait_gpu_hours,
     l.all_gpus * l.restart_hours AS restart_gpu_hours,
-    l.all_gpus * (l.lost_hours + coalesce(l.wait_hours, 0) + l.restart_hours) AS lost_gpu_hours
+    l.all_gpus * (l.lost_hours + coalesce(l.wait_hours, 0) + l.restart_hours) AS lost_gpu_hours,
+    -- places without ties, so that an example is the same one whenever the report is made
+    row_number() OVER (ORDER BY l.all_gpus * (l.lost_hours + coalesce(l.wait_hours, 0) + l.restart_hours)
+        DESC NULLS LAST, l.incident) AS by_cost,
+    row_number() OVER (ORDER BY l.counted_at DESC, l.incident) AS by_recency
 FROM lost l
 LEFT JOIN incidents i ON i.incident = l.incident
 LEFT JOIN infrastructure x ON x.cause = l.cause
