@@ -77,4 +77,9 @@ WHERE effect_cause = 'scheduler' AND effect_scope IN ('launcher', 'job') AND NOT
 UNION ALL
 SELECT incident, effect_id, cause_id, 'is explained by what the stacks or collectives show'
 FROM pairs
-WHERE effect_detector IN ('silence', 'divergence') AND cause_detector IN ('stacks', 'collectives') AND cause_strength >= 2;
+WHERE effect_detector IN ('silence', 'divergence') AND cause_detector IN ('stacks', 'collectives') AND cause_strength >= 2
+UNION ALL
+SELECT incident, effect_id, cause_id, 'is how a slow GPU looks to the peers of its rank'
+FROM pairs
+WHERE cause_signature = 'gpu/clocks-throttled' AND same_rank AND effect_cause = 'unknown' AND effect_scope = 'rank'
+  AND effect_detector IN ('collectives', 'stacks', 'silence', 'divergence');
