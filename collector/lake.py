@@ -77,7 +77,7 @@ def safe_name(text: str) -> str:
     if _NAME.fullmatch(text) and len(text) <= 180:
         return text
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:10]
-    return f"{_UNSAFE.sub('-', text).strip('-')[:120] or 'x'}-{digest}"
+    return f"{_UNSAFE.sub('-', text).strip('-_')[:120] or 'x'}-{digest}"
 
 
 def raw_key(table: str, incident: str, origin: str) -> str:
