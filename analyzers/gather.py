@@ -14,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from analyzers import log_stacks
 from collector.model import Artifact, ArtifactKind, Budget, LedgerEntry, LogLine, Outcome, RunRef
 from collector.readers import exits, rank_log, roster
 from collector.readers.windows import Locate
@@ -110,6 +111,8 @@ def read(evidence: Evidence, artifacts: Sequence[Artifact], budget: Budget, loca
     evidence.tables["incidents"].append({"incident": evidence.incident, "world_size": evidence.world_size})
     evidence.tables["ranks"].extend(known.ranks)
     evidence.tables["scheduler_events"].extend(exits.read(known.lines))
+    frames = evidence.tables["stack_frames"]
+    frames.extend(log_stacks.read(known.lines, known.ranks, frames))
 
 
 def _mask(evidence: Evidence) -> None:
