@@ -17,6 +17,7 @@ import msgspec
 
 from analyzers import sql
 from analyzers.periods import Period
+from analyzers.report.plain import clean, inline
 from collector import tables
 from collector.data import lookup
 
@@ -168,11 +169,14 @@ class Lake:
         self._connection.execute(f'CREATE OR REPLACE TEMP VIEW "{table}" AS SELECT * FROM {whole}{where}')
 
     def ask(self, name: str) -> list[dict[str, Any]]:
-        """Rows of a panel as dicts; times as aware datetimes in UTC. Raises KeyError for an unknown panel."""
+        """Rows of a panel as dicts, with nothing hidden in their texts; times as aware datetimes in UTC.
+
+        Raises KeyError for an unknown panel.
+        """
         query = text(name)
         cursor = self._connection.execute(query, self._bound(query))
         names = [column[0] for column in cursor.description]
-        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+        return [dict(zip(names, map(_plain, row), strict=True)) for row in cursor.fetchall()]
 
     def _bound(self, query: str) -> dict[str, Any]:
         (statement,) = self._connection.extract_statements(query)
@@ -219,3 +223,10 @@ class Lake:
         }
         for name, table in small.items():
             self._connection.register(name, table)
+
+
+def _plain(value: Any) -> Any:
+    """A value of the lake as it may be shown: names and texts came from jobs, which may print anything."""
+    if isinstance(value, str):
+        return inline(clean(value))
+    return [_plain(item) for item in value] if isinstance(value, list) else value

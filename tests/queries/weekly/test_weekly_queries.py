@@ -5,65 +5,26 @@ incident and its verdict) and `expect.yaml` (rows in order, each with the column
 """
 
 import re
-from datetime import UTC, date, datetime
+import runpy
+from datetime import datetime
 from pathlib import Path
 
 import duckdb
-import pyarrow as pa
 import pytest
 import yaml
 
 from analyzers import sql
 from analyzers.periods import moment, periods
 from analyzers.report import panels
-from collector.tables import SCHEMAS, to_arrow
 
 HERE = Path(__file__).parent / "cases"
 CASES = sorted(path.parent for path in HERE.glob("*/*/given.yaml"))
 PANELS = dict(sql.load("weekly"))
 BASES = dict(panels.bases())
 QUERIES = {**BASES, **PANELS}
-_INCIDENT = ("cluster", "job", "user", "name", "gpus", "world_size", "started", "ended")
 _EMPTY_SPAN = periods(moment("2026-W48"), moment("2026-W49"))
-
-
-def lake(given):
-    """A DuckDB connection with the given tables as a lake has them: views in UTC with a column `date`."""
-    connection = duckdb.connect()
-    connection.execute("SET TimeZone = 'UTC'; SET threads = 2")
-    rows = {name: list(given.get(name, ())) for name in SCHEMAS}
-    for run in given.get("runs_that_ended", ()):
-        rows["incidents"].append({"incident": run["incident"], **{k: run[k] for k in _INCIDENT if k in run}})
-        verdict = {k: v for k, v in run.items() if k in SCHEMAS["verdicts"].names and k not in _INCIDENT}
-        failed = run.get("failed")
-        day = run.get("date") or (failed or run["ended"])
-        rows["verdicts"].append({**verdict, "at_lo": failed, "at_hi": failed, "date": _day(day)})
-    dates = {row["incident"]: row["date"] for row in rows["verdicts"]}
-    for name, listed in rows.items():
-        table = to_arrow(name, [{k: _value(v, SCHEMAS[name].field(k).type) for k, v in row.items()} for row in listed])
-        if "date" not in table.schema.names:
-            days = [dates.get(row.get("incident"), "2026-11-24") for row in listed]
-            table = table.append_column("date", pa.array(days, pa.string()))
-        connection.register(f"{name}__files", table)
-        connection.execute(f'CREATE VIEW "{name}" AS SELECT * FROM "{name}__files"')
-    return connection
-
-
-def _day(value):
-    return value.isoformat() if type(value) is date else f"{_moment(value):%Y-%m-%d}"
-
-
-def _moment(value):
-    if isinstance(value, datetime):
-        return value if value.tzinfo else value.replace(tzinfo=UTC)
-    return moment(str(value))
-
-
-def _value(value, kind):
-    if value is None or not pa.types.is_timestamp(kind):
-        return value
-    at = _moment(value) - datetime(1970, 1, 1, tzinfo=UTC)
-    return (at.days * 86_400 + at.seconds) * 1_000_000 + at.microseconds
+_GIVEN = runpy.run_path(str(Path(__file__).parent / "given_lake.py"))
+lake, instant = _GIVEN["lake"], _GIVEN["instant"]
 
 
 def ask(given, query):
@@ -79,7 +40,7 @@ def ask(given, query):
 
 def _same(found, wanted):
     if isinstance(found, datetime):
-        return found == _moment(wanted)
+        return found == instant(wanted)
     if isinstance(wanted, float | int) and not isinstance(wanted, bool) and found is not None:
         return float(found) == pytest.approx(wanted, rel=1e-5)
     return found == wanted
