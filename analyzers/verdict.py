@@ -77,7 +77,7 @@ def _status(case: Case, observations: Sequence[Observation], ranking: Ranking) -
     close = [
         c
         for c in ranking.candidates[1:]
-        if top["score"] - c["score"] < _CLOSE and c["ranks"] != top["ranks"] and not c["progressed"]
+        if round(top["score"] - c["score"], 3) < _CLOSE and c["ranks"] != top["ranks"] and not c["progressed"]
     ]
     if top["strength"] <= 1:
         return "undetermined" if close else "suspected"

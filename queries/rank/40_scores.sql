@@ -43,7 +43,8 @@ flags AS (
 )
 SELECT
     f.*,
-    round(greatest(0.0, least(1.0,
+    -- a DOUBLE: literals such as 0.45 are decimals, which JSON and the lake's schema would take for text
+    round(CAST(greatest(0.0, least(1.0,
         CASE f.strength WHEN 3 THEN 0.60 WHEN 2 THEN 0.45 ELSE 0.20 END
         + CASE WHEN f.by_kernel THEN 0.12 ELSE 0 END
         + CASE WHEN f.rivals = 0 THEN 0.12 WHEN f.not_before = 0 THEN 0.10 ELSE 0 END
@@ -55,7 +56,7 @@ SELECT
         - CASE WHEN f.progressed THEN 0.45 ELSE 0 END
         - CASE WHEN f.nobody_named THEN 0.15 ELSE 0 END
         - CASE WHEN f.scope = 'launcher' AND f.rivals > 0 THEN 0.20 ELSE 0 END
-    )), 3) AS score,
+    )) AS DOUBLE), 3) AS score,
     list_concat(
         CASE WHEN f.detector IN ('silence', 'divergence', 'collectives', 'stacks') AND f.strength >= 2
             THEN ['+ it alone differs from its peers in what it did or left undone']

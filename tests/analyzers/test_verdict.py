@@ -27,8 +27,8 @@ def case(world: int = 4, **tables: Any) -> Case:
 
 def seen(signature: str, who: int | None = None, **told: Any) -> Observation:
     fields: dict[str, Any] = {
-        "detector": "signatures", "role": "initiating", "cause": "unknown", "title": f"What {signature} means", "rank": who,
-        "text": f"text of {signature} {who}", "path": "job.log", "line": 5, "seq": 5,
+        "detector": "signatures", "role": "initiating", "cause": "unknown", "title": f"What {signature} means",
+        "rank": who, "text": f"text of {signature} {who}", "path": "job.log", "line": 5, "seq": 5,
     }  # fmt: skip
     return Observation(signature=signature, **(fields | told))
 
