@@ -1,6 +1,7 @@
 """Start ranks like `srun -l` does: every line gets its task number. COMPOSED: the srun: and slurmstepd: lines are this script's own."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -46,7 +47,7 @@ def main():
                 continue
             thread.join()
             del waiting[task]
-            text = "Killed" if code == -9 else "Terminated" if code == -15 else f"Exited with exit code {code}"
+            text = signal.strsignal(-code) if code < 0 else f"Exited with exit code {code}"
             if code:
                 print(f"srun: error: {host}: task {task}: {text}", flush=True)
             if code and failed is None:
