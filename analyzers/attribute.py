@@ -8,11 +8,11 @@ none of these holds, the rank stays unknown; a guess would be a false accusation
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from analyzers.case import Case, Observation
-from analyzers.fates import fates
-from collector.readers.roster import progress_step
+from analyzers.fates import Fate, fates
+from collector.readers.roster import progress_step, says_finished
 
 _SIGABRT = 6
 
@@ -28,30 +28,59 @@ def mark_progress(case: Case, observations: Sequence[Observation]) -> None:
     """Set `detail["progressed"]` where the same writer went on training after the event, in place.
 
     Needs two later progress lines of the same writer in the same file, because a buffered stream can deliver a line
-    late; and never for a rank that printed nothing else and then ended with an error.
+    late; and never for a rank that printed nothing else and then ended with an error. The last repeat of a failure
+    that training survived before needs only one.
     """
-    later: dict[tuple[object, ...], list[tuple[int, int]]] = defaultdict(list)
+    later = _progress(case)
+    ranks: dict[int | None, Fate] = {rank: fate for rank, fate in fates(case).items()}
+    failed = {rank for rank, fate in ranks.items() if fate and (fate.code or fate.signal is not None)}
+    if failed:
+        failed.add(None)
+    errors = [o for o in observations if o.role in ("initiating", "cascade") and o.line is not None]
+    last_error: dict[tuple[str | None, int | None], int] = {}
+    for seen in errors:
+        last_error[(seen.path, seen.rank)] = max(last_error.get((seen.path, seen.rank), 0), seen.line or 0)
+    survived: set[tuple[object, ...]] = set()
+    for wanted in (2, 1):
+        for seen in errors:
+            if seen.detector not in ("exceptions", "signatures"):
+                continue
+            same = (seen.path, seen.rank, seen.signature, seen.detail.get("type"), seen.detail.get("frame"))
+            if wanted == 1 and same not in survived:
+                continue
+            steps = _steps_after(later, seen)
+            followed = last_error[(seen.path, seen.rank)] > (seen.line or 0)
+            if len(steps) >= wanted and (followed or seen.rank not in failed):
+                seen.detail["progressed"] = True
+                survived.add(same)
+            elif _ended_well(ranks.get(seen.rank)):
+                seen.detail["progressed"] = True
+
+
+def _progress(case: Case) -> dict[tuple[str | None, int | None], list[tuple[int, int]]]:
+    """(File, writer) -> (line number, step) of its progress lines."""
+    later: dict[tuple[str | None, int | None], list[tuple[int, int]]] = defaultdict(list)
     for line in case.lines:
         step = progress_step(line.text)
         if step is not None and line.issuer != "launcher":
             later[(line.path, line.rank)].append((line.line, step))
-    failed: set[int | None] = {rank for rank, fate in fates(case).items() if fate.code or fate.signal is not None}
-    if failed:
-        failed.add(None)
-    for seen in observations:
-        if seen.role not in ("initiating", "cascade") or seen.line is None:
-            continue
-        if seen.detector not in ("exceptions", "signatures"):
-            continue
-        writers = [(seen.path, seen.rank)] if seen.rank is not None else [key for key in later if key[0] == seen.path]
-        after = {step for key in writers for number, step in later.get(key, ()) if number > (seen.line or 0)}
-        others = any(
-            o is not seen and o.rank == seen.rank and o.role in ("initiating", "cascade") and (o.line or 0) > seen.line
-            for o in observations
-            if o.path == seen.path
-        )
-        if len(after) >= 2 and (others or seen.rank not in failed):
-            seen.detail["progressed"] = True
+    return later
+
+
+def _steps_after(later: Mapping[tuple[str | None, int | None], list[tuple[int, int]]], seen: Observation) -> set[int]:
+    """The steps that the writer (anybody in the file, if it is unknown) printed behind the event."""
+    if seen.rank is not None:
+        writers = [(seen.path, seen.rank)]
+    else:
+        writers = [key for key in later if key[0] == seen.path]
+    return {step for key in writers for number, step in later.get(key, ()) if number > (seen.line or 0)}
+
+
+def _ended_well(fate: Fate | None) -> bool:
+    """True for a rank whose last word is that it finished and whose process nobody reports as failed or ended."""
+    if fate is None or not fate.row.get("finished") or fate.code or fate.signal is not None or fate.terminated:
+        return False
+    return says_finished(str(fate.row.get("last_text") or ""))
 
 
 def demote_stops(case: Case, observations: Sequence[Observation]) -> None:

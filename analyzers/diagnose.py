@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from analyzers import waiting_stacks
 from analyzers.attribute import attribute, demote_stops, mark_progress
 from analyzers.case import Case, Observation
 from analyzers.clocks import align
@@ -78,7 +79,7 @@ def build_case(evidence: Evidence, known: SignatureSet) -> Case:
         name: [row for row in rows if row.get("attempt") in (None, attempt)] for name, rows in evidence.tables.items()
     }
     aligned, tables, clock_notes = align(lines, tables)
-    return Case(
+    case = Case(
         incident=evidence.incident,
         lines=aligned,
         hits=known.match(aligned),
@@ -88,6 +89,10 @@ def build_case(evidence: Evidence, known: SignatureSet) -> Case:
         tables=tables,
         ledger=[*evidence.ledger, *clock_notes],
     )
+    stacks = waiting_stacks.rows(case)
+    if stacks:
+        case.tables = {**case.tables, "stack_frames": stacks}
+    return case
 
 
 def _attempts(evidence: Evidence) -> list[int]:
