@@ -23,11 +23,16 @@ _LAZY = {
     "report": ("analyzers.weekly_cli", "report", "Reports about the whole fleet, from the lake."),
     "analyze": ("analyzers.lake_cli", "analyze", "From raw parts to verdicts, in the lake."),
     "compact": ("analyzers.lake_cli", "compact", "Make one file per day and table out of many."),
+    "collect": ("collector.cli", "collect", "Collect one Slurm job by hand."),
+    "doctor": ("collector.cli", "doctor", "Check an installation and say how to mend it."),
+    "drain": ("collector.cli", "drain", "Collect what the hooks noted."),
+    "slurm": ("collector.cli", "slurm", "The Slurm entrance: hooks and their installation."),
     "incident": ("analyzers.lake_cli", "incident", "List and show the incidents of the lake."),
     "lake": ("analyzers.lake_cli", "lake", "Check the lake's invariants."),
     "query": ("analyzers.lake_cli", "query", "Read-only SQL over the lake."),
     "signatures": ("analyzers.signatures_cli", "signatures", "List, show, check and compare signatures."),
     "stacks": ("analyzers.stacks_cli", "stacks", "Classes of equal stacks over all ranks."),
+    "watch": ("analyzers.watch_cli", "watch", "Kubernetes: take the evidence of failed jobs before it is deleted."),
     "verify": ("analyzers.verify_cli", "verify", "Is a rerun free of an old failure, and past its step?"),
 }
 """Command -> (module, attribute, short help): a group that reads a module only when its command is called."""

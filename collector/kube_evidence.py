@@ -13,7 +13,7 @@ from typing import Any
 
 from collector.data import lookup
 from collector.kube_jobs import JobState, Kind, accelerators, dig, is_launcher, number, told, world_of
-from collector.kube_pods import Failure, failures, micros, runs_of, unschedulable
+from collector.kube_pods import Failure, micros, runs_of, unschedulable
 from collector.model import Origin
 
 OBJECTS_PATH = "kubernetes/objects"
@@ -80,10 +80,10 @@ def world_size(kind: Kind, job: Mapping[str, Any] | None, pods: Sequence[Mapping
     return count * processes if count and processes else None
 
 
-def pod_lines(pod: Mapping[str, Any], place: Origin) -> Iterator[dict[str, Any]]:
+def pod_lines(pod: Mapping[str, Any], signs: Iterable[Failure], place: Origin) -> Iterator[dict[str, Any]]:
     """Rows of `log_lines`: what the kubelet states about a pod, one sentence each."""
     name = dig(pod, "metadata.name")
-    for failure in failures(pod):
+    for failure in signs:
         yield _line(f"pod {name}: {failure.text}", failure.at, place, "kubernetes/pods")
     for run in runs_of(pod):
         if run.failed and run.message:
@@ -155,14 +155,14 @@ def node_lines(nodes: Iterable[Mapping[str, Any]], attempt: int) -> Iterator[dic
 _EVENTS = {"oom": "oom", "evicted": "evicted", "lost": "node_fail", "deleted": "cancelled"}
 
 
-def exit_rows(pod: Mapping[str, Any], place: Origin) -> Iterator[dict[str, Any]]:
+def exit_rows(pod: Mapping[str, Any], signs: Iterable[Failure], place: Origin) -> Iterator[dict[str, Any]]:
     """Rows of `scheduler_events`: how each container of a pod ended.
 
     A container that ended after its pod was told to go was stopped, whatever code it left with.
     """
     asked = micros(dig(pod, "metadata.deletionTimestamp"))
     grace = int(dig(pod, "metadata.deletionGracePeriodSeconds") or 0) * 1_000_000
-    for failure in failures(pod):
+    for failure in signs:
         run = next((r for r in runs_of(pod) if (r.container, r.number) == (failure.container, failure.number)), None)
         code = run.exit_code if run is not None else None
         signal = (run.signal or (code - 128 if code and 128 < code < 160 else None)) if run is not None else None

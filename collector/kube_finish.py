@@ -11,6 +11,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -33,13 +34,14 @@ from collector.kube_evidence import (
 )
 from collector.kube_incident import Incident
 from collector.kube_jobs import accelerators, dig, world_of
-from collector.kube_pods import micros, runs_of
+from collector.kube_pods import Failure, micros, runs_of
 from collector.kube_settings import Settings
 from collector.lake import HEAD, expected_rows, read_raw
 from collector.model import Artifact, ArtifactKind, Budget, LedgerEntry, LogLine, Origin, Outcome, RunRef
 from collector.pseudonyms import Pseudonymiser
 from collector.store import Store, StoreError
 
+SIGNS_PATH = "kubernetes/signs"
 ANNOTATION = "firstfault.dev/verdict"
 ANNOTATION_INCIDENT = "firstfault.dev/incident"
 _MESSAGE = 1000
@@ -69,6 +71,8 @@ class _Objects:
         if incident.job_object is not None:
             self._files += json_files([incident.job_object], "kubernetes/job")
         self._files += json_files(list(incident.objects.values()), OBJECTS_PATH)
+        signs = [{"uid": uid, **asdict(failure)} for (uid, _), failure in incident.seen.items()]
+        self._files += json_files(signs, SIGNS_PATH)
         self._files += json_files(events, EVENTS_PATH)
         self._files += json_files(nodes, "kubernetes/nodes")
 
@@ -93,8 +97,9 @@ class Finisher:
         lines: list[dict[str, Any]] = []
         exits: list[dict[str, Any]] = []
         for uid, pod in incident.objects.items():
-            lines.extend(pod_lines(pod, where[uid]))
-            exits.extend(exit_rows(pod, where[uid]))
+            signs = incident.signs(uid)
+            lines.extend(pod_lines(pod, signs, where[uid]))
+            exits.extend(exit_rows(pod, signs, where[uid]))
         lines.extend(job_lines(incident.job.kind, incident.job_object, incident.state, incident.attempt))
         lines.extend(event_lines(events, where, incident.attempt))
         lines.extend(node_lines(nodes, incident.attempt))
@@ -168,7 +173,7 @@ class Finisher:
             "world_size": world_size(incident.job.kind, incident.job_object, pods),
             "nodes": [self._names.host(node) for node in nodes] if self._names else nodes,
             "gpus": sum(map(accelerators, pods)) or None, "attempts": incident.attempt + 1,
-            "started": min((micros(dig(pod, "status.startTime")) or 1 << 62 for pod in pods), default=None),
+            "started": min((at for pod in pods if (at := micros(dig(pod, "status.startTime")))), default=None),
             "ended": max((run.finished for run in runs if run.finished), default=None),
         }  # fmt: skip
 
@@ -176,10 +181,13 @@ class Finisher:
         """Fill in what an earlier controller had written of an incident. Raises StoreError."""
         for row in read_raw(self._store, "artifacts", incident.id).to_pylist():
             stem = str(row["path"])
-            if not stem.startswith((OBJECTS_PATH, "kubernetes/job")):
+            if not stem.startswith((OBJECTS_PATH, SIGNS_PATH, "kubernetes/job")):
                 continue
             for item in json.loads(row["content"]).get("items", []):
-                if stem.startswith(OBJECTS_PATH):
+                if stem.startswith(SIGNS_PATH):
+                    uid = item.pop("uid")
+                    incident.seen.setdefault((uid, item["text"]), Failure(**item))
+                elif stem.startswith(OBJECTS_PATH):
                     if str(dig(item, "metadata.uid")) not in incident.objects:
                         incident.update(item, time.time())
                 elif incident.job_object is None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from collector.kube_jobs import JobRef, JobState
-from collector.kube_pods import Pod, Run, view
+from collector.kube_pods import Failure, Pod, Run, failures, view
 from collector.kube_settings import Settings
 from collector.lake import safe_name
 
@@ -66,6 +66,8 @@ class Incident:
     """The first failure in words."""
     objects: dict[str, dict[str, Any]] = field(default_factory=dict)
     """uid -> last known masked object of each pod."""
+    seen: dict[tuple[str, str], Failure] = field(default_factory=dict)
+    """(pod uid, text) -> each sign of failure ever seen: a pod's status forgets why it waited."""
     job_object: dict[str, Any] | None = None
     """Last known masked job object."""
     state: JobState = field(default_factory=lambda: JobState("running"))
@@ -82,11 +84,17 @@ class Incident:
     head_written: bool = False
     """True once the objects are safe in the store."""
     verdict: str | None = None
+    told_at: float | None = None
+    """Unix seconds at which the last head was written."""
+    analyses: int = 0
+    """Analyses that failed."""
 
     def update(self, pod: Mapping[str, Any], now: float) -> list[Part]:
         """Take a newer pod object in; the parts that are now due."""
         meta = pod["metadata"]
         self.objects[str(meta["uid"])] = dict(pod)
+        for failure in failures(pod):
+            self.seen.setdefault((str(meta["uid"]), failure.text), failure)
         seen = view(pod)
         due = []
         for run in seen.runs:
@@ -112,6 +120,11 @@ class Incident:
             part.state, part.not_before = "due", 0.0
             return part
         return None
+
+    def signs(self, uid: str) -> list[Failure]:
+        """All signs of failure of a pod, the earliest first."""
+        found = [failure for (owner, _), failure in self.seen.items() if owner == uid]
+        return sorted(found, key=lambda failure: (failure.at is None, failure.at or 0))
 
     def due(self, now: float) -> Iterator[Part]:
         """Parts to read now: failed runs first, then ended ones, then those that still run."""

@@ -53,6 +53,8 @@ class Pod:
     created: int | None
     deleting: bool
     runs: tuple[Run, ...]
+    unscheduled: bool = False
+    """True while the scheduler finds no node for it."""
 
     @property
     def over(self) -> bool:
@@ -114,7 +116,7 @@ def view(pod: Mapping[str, Any]) -> Pod:
     return Pod(
         str(meta.get("namespace")), str(meta.get("name")), str(meta.get("uid")), dig(pod, "spec.nodeName"),
         str(dig(pod, "status.phase") or ""), named, micros(meta.get("creationTimestamp")),  # type: ignore[arg-type]
-        bool(meta.get("deletionTimestamp")), tuple(runs_of(pod)),
+        bool(meta.get("deletionTimestamp")), tuple(runs_of(pod)), unschedulable(pod) is not None,
     )  # fmt: skip
 
 

@@ -191,5 +191,5 @@ def stage_rows(entries: Sequence[LedgerEntry]) -> tuple[dict[str, Any], ...]:
     return tuple(ledger_row(entry) for entry in entries)
 
 
-Analyse = Callable[[str], Mapping[str, Any] | None]
-"""Incident id -> the diagnosis (DESIGN section 4), None if there can be none yet. May raise: it is tried again."""
+Analyse = Callable[[Sequence[str]], Mapping[str, Mapping[str, Any]]]
+"""Incident ids -> the diagnosis (DESIGN section 4) of each that could be made. May raise: it is tried again."""

@@ -44,6 +44,9 @@ from collector.store import Store, StoreError
 
 _TICK = 0.5
 _LATER = 2.0
+_BATCH = 50
+_ANALYSES = 4
+"""Tries of an analysis; later ones are for `firstfault analyze`."""
 
 
 class Controller:
@@ -72,6 +75,8 @@ class Controller:
         self._lock = threading.RLock()
         self._queue: OrderedDict[str, tuple[float, str, dict[str, Any]]] = OrderedDict()
         self._wake, self._halt = threading.Event(), threading.Event()
+        self._stuck: set[str] = set()
+        self._next_look = 0.0
         self._namespaces: dict[str, tuple[float, dict[str, str]]] = {}
         self.reflectors = [
             Reflector(api, path_of("v1", "pods", namespace), view, self._on_pod)
@@ -105,6 +110,11 @@ class Controller:
     def synced(self) -> bool:
         """True once all pods were seen."""
         return all(reflector.synced.is_set() for reflector in self.reflectors)
+
+    @property
+    def alive(self) -> bool:
+        """False if a thread ended that must not."""
+        return all(thread.is_alive() for thread in (self.shipper, *self.reflectors, *self._threads))
 
     def _poke(self) -> None:
         self._wake.set()
@@ -210,8 +220,8 @@ class Controller:
         with self._lock:
             self._take(incident, item, now)  # its own log before any question
         self._refresh(incident)
-        # a clean-up after success deletes running pods too: that is no failure
-        if incident.state.phase == "succeeded":
+        # a clean-up after success deletes running pods too: that is no failure; a killed child is one all the same
+        if incident.state.phase == "succeeded" and all(failure.kind != "oom" for failure in found):
             self.counts["ignored"] += 1
             incident.closed = "succeeded"
             self.readers.release(incident)
@@ -287,14 +297,20 @@ class Controller:
             return False
         try:
             for incident in self.records.unfinished():
+                with self._lock:
+                    mine = incident.job.uid in self.incidents or any(each.id == incident.id for each in self.closing)
+                if mine:
+                    continue  # it was opened by this controller, while the store did not answer
                 self.finisher.remembered(incident)
                 with self._lock:
                     if incident.closed:
                         self.closing.append(incident)
-                    elif incident.job.uid not in self.incidents:
-                        incident.quiet_since = time.time()
-                        self.incidents[incident.job.uid] = incident
-                for peer in self._peers(incident.job) if not incident.closed else ():
+                        continue
+                    if incident.job.uid in self.incidents:
+                        continue
+                    incident.quiet_since = time.time()
+                    self.incidents[incident.job.uid] = incident
+                for peer in self._peers(incident.job):
                     self._fetch_peer(incident, peer, time.time())
         except (StoreError, KubeError) as error:
             self.trouble = str(error)
@@ -314,8 +330,24 @@ class Controller:
         incident.state = state_of(incident.job.kind, job)
         incident.polls += 1
 
+    def _look_for_stuck(self, now: float) -> None:
+        """Pods that find no node make no events: look at those that have waited too long, once each."""
+        if now < self._next_look:
+            return
+        self._next_look = now + min(10.0, self.settings.pending_seconds / 2)
+        for pod in [pod for reflector in self.reflectors for pod in list(reflector.views.values()) if pod.unscheduled]:
+            waited = now - (pod.created or 0) / 1_000_000
+            if waited > self.settings.pending_seconds and pod.uid not in self._stuck:
+                self._stuck.add(pod.uid)
+                try:
+                    item = self.api.get(path_of("v1", "pods", pod.namespace, pod.name))
+                except KubeError:
+                    continue
+                self._on_pod("MODIFIED", item, pod)
+
     def _keep(self) -> None:
         now = time.time()
+        self._look_for_stuck(now)
         for uid, incident in list(self.incidents.items()):
             with self._lock:
                 for part in list(incident.due(now)):
@@ -330,7 +362,7 @@ class Controller:
                 ending = incident.ending(views, now, self.settings)
                 if ending is None:
                     continue
-                incident.closed = ending
+                incident.closed, incident.next_poll = ending, 0.0
                 del self.incidents[uid]
                 self.closing.append(incident)
             self.readers.release(incident)
@@ -348,32 +380,44 @@ class Controller:
             except StoreError as error:
                 self.trouble = str(error)
                 return
-        for incident in list(self.closing):
-            with self._lock:
-                busy = any(part.state in ("reading", "following") for part in incident.parts.values())
-            if busy or self.shipper.pending(incident.id):
-                continue
-            try:
-                self._complete(incident)
-            except StoreError as error:
-                self.trouble = str(error)
-                return
-            self.closing.remove(incident)
+        ready = [incident for incident in list(self.closing) if self._is_safe(incident)][:_BATCH]
+        if not ready:
+            return
+        try:
+            for incident in ready:
+                if incident.told_at is None:
+                    self.finisher.head(incident)
+                    incident.told_at = time.time()
+            self._complete(ready)
+        except StoreError as error:
+            self.trouble = str(error)
 
-    def _complete(self, incident: Incident) -> None:
-        self.finisher.head(incident)
-        answer: Mapping[str, Any] | None = None
+    def _is_safe(self, incident: Incident) -> bool:
+        """True if nothing of a closed incident is under way any more."""
+        with self._lock:
+            busy = any(part.state in ("reading", "following") for part in incident.parts.values())
+        return not busy and not self.shipper.pending(incident.id) and incident.next_poll <= time.time()
+
+    def _complete(self, ready: list[Incident]) -> None:
+        answers: Mapping[str, Mapping[str, Any]] = {}
         if self._analyse is not None:
             try:
-                answer = self._analyse(incident.id)
+                answers = self._analyse([incident.id for incident in ready])
             except Exception as error:  # the evidence is safe; `firstfault analyze` can be run again at any time
-                self.trouble = f"analysis of {incident.id}: {type(error).__name__}: {error}"
+                self.trouble = f"analysis: {type(error).__name__}: {error}"
                 self.counts["analysis_failed"] += 1
-        if answer is not None:
-            verdict = answer.get("verdict") or {}
-            self.verdicts[str(verdict.get("status")), str(verdict.get("cause"))] += 1
-            for problem in self.finisher.tell(incident, answer):
-                self.trouble = problem
-        incident.verdict = str(((answer or {}).get("verdict") or {}).get("title") or "none")
-        self.records.save(incident)
-        self.counts["finished"] += 1
+        for incident in ready:
+            answer = answers.get(incident.id)
+            if answer is None and self._analyse is not None and incident.analyses + 1 < _ANALYSES:
+                incident.analyses += 1
+                incident.next_poll = time.time() + 30.0 * 2.0**incident.analyses
+                continue
+            if answer is not None:
+                verdict = answer.get("verdict") or {}
+                self.verdicts[str(verdict.get("status")), str(verdict.get("cause"))] += 1
+                for problem in self.finisher.tell(incident, answer):
+                    self.trouble = problem
+            incident.verdict = str(((answer or {}).get("verdict") or {}).get("title") or "none")
+            self.records.save(incident)
+            self.closing.remove(incident)
+            self.counts["finished"] += 1

@@ -12,13 +12,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from collector.kube_api import Api, KubeError, NotFound, path_of
+from collector.kube_api import Api, Conflict, KubeError, NotFound, path_of
 from collector.kube_settings import Settings
 from collector.lake import read_raw
 from collector.spool import Spool
@@ -30,7 +30,7 @@ BIN = Path(os.environ.get("FIRSTFAULT_KUBE_BIN", "/var/cache/firstfault/kube-1.2
 NODES = ("gpu-a", "gpu-b", "gpu-c")
 
 
-def until(test: Callable[[], Any], what: str = "", seconds: float = 60.0) -> Any:
+def until(test: Callable[[], Any], what: str | Callable[[], str] = "", seconds: float = 60.0) -> Any:
     """Wait for a condition with a generous deadline."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -38,7 +38,7 @@ def until(test: Callable[[], Any], what: str = "", seconds: float = 60.0) -> Any
         if found:
             return found
         time.sleep(0.05)
-    raise AssertionError(f"not within {seconds:g} s: {what}")
+    raise AssertionError(f"not within {seconds:g} s: {what() if callable(what) else what}")
 
 
 def _free_ports(count: int) -> list[int]:
@@ -223,10 +223,21 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         made.stop()
 
 
+def stamp(shift: float = 0.0) -> str:
+    """Now, as the API writes times."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + shift))
+
+
+def ended(code: int, reason: str = "Error", **more: Any) -> dict[str, Any]:
+    """A terminated state."""
+    return {"exitCode": code, "reason": reason, "startedAt": stamp(-5), "finishedAt": stamp(), **more}
+
+
 class Space:
     """A namespace of its own for one test, and what a kubelet and users would do in it."""
 
     until = staticmethod(until)
+    ended = staticmethod(ended)
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.cluster, self.name, self.api = cluster, name, cluster.api()
@@ -250,9 +261,9 @@ class Space:
         listed = self.api.list(path_of("v1", "pods", self.name), labelSelector=f"job-name={job}")
         return sorted((pod for _, pod in listed if pod), key=lambda pod: str(pod["metadata"]["name"]))
 
-    def log(self, pod: dict[str, Any], text: str, number: int = 0, container: str = "main") -> Path:
+    def log(self, pod: dict[str, Any], text: str, number: int = 0) -> Path:
         """Put a container's log in place, each line stamped as the container runtime does."""
-        meta = pod["metadata"]
+        meta, container = pod["metadata"], pod["spec"]["containers"][0]["name"]
         folder = self.cluster.logs / f"{self.name}_{meta['name']}_{meta['uid']}" / container
         folder.mkdir(parents=True, exist_ok=True)
         lines = [
@@ -274,9 +285,9 @@ class Space:
             (folder / "hold").unlink()
 
     def status(self, pod: dict[str, Any], phase: str, state: dict[str, Any], **more: Any) -> None:
-        """Set a pod's status as its kubelet would. `more`: restarts, last (state), container, other status fields."""
+        """Set a pod's status as its kubelet would. `more`: restarts, last (state), other status fields."""
         container = {
-            "name": more.pop("container", "main"), "image": "registry.example/train:1", "imageID": "", "ready": False,
+            "name": pod["spec"]["containers"][0]["name"], "image": "registry.example/train:1", "imageID": "", "ready": False,
             "restartCount": more.pop("restarts", 0), "state": state, "lastState": more.pop("last", {}),
         }  # fmt: skip
         body = {"status": {"phase": phase, "containerStatuses": [container], **more}}
@@ -297,16 +308,6 @@ class Space:
             self.api.json("DELETE", path, None, {"apiVersion": "v1", "kind": "DeleteOptions", **body})
         except NotFound:
             pass
-
-
-def stamp(shift: float = 0.0) -> str:
-    """Now, as the API writes times."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + shift))
-
-
-def ended(code: int, reason: str = "Error", **more: Any) -> dict[str, Any]:
-    """A terminated state."""
-    return {"exitCode": code, "reason": reason, "startedAt": stamp(-5), "finishedAt": stamp(), **more}
 
 
 @pytest.fixture
@@ -333,13 +334,18 @@ class Site:
         self.analysed: list[str] = []
         self.running: list[Controller] = []
 
-    def analyse(self, incident: str) -> Any:
-        """Stands in for the analysis: a verdict that names the incident."""
-        self.analysed.append(incident)
-        title = f"verdict of {incident}"
+    def analyse(self, incidents: Sequence[str]) -> dict[str, Any]:
+        """Stands in for the analysis: verdicts that name their incident."""
+        self.analysed += incidents
         return {
-            "verdict": {"status": "supported", "cause": "user_code", "title": title, "ranks": [1], "nodes": ["gpu-a"]}
-        }
+            incident: {
+                "verdict": {
+                    "status": "supported", "cause": "user_code", "title": f"verdict of {incident}", "ranks": [1],
+                    "nodes": ["gpu-a"],
+                }
+            }
+            for incident in incidents
+        }  # fmt: skip
 
     def controller(self, api: Api | None = None, **settings: Any) -> Controller:
         """Start one."""
@@ -372,7 +378,7 @@ class Site:
         """Wait until so many incidents are analysed; their ids."""
         until(
             lambda: controller.counts["finished"] >= count,
-            f"{count} finished: {controller.counts} {controller.trouble}",
+            lambda: f"{count} finished: {controller.counts} {controller.trouble} {controller.shipper.trouble}",
         )
         return self.analysed
 
@@ -384,3 +390,71 @@ def site(space: Space, tmp_path: Path) -> Iterator[Site]:
     for controller in made.running:
         controller.stop()
         controller.api.close()
+
+
+class PyTorchJobs:
+    """The kind PyTorchJob, without its operator: tests play it."""
+
+    def __init__(self, api: Api) -> None:
+        self.api = api
+
+    def install(self) -> None:
+        """The custom resource definition, as the operator's chart installs it."""
+        schema = {
+            "type": "object",
+            "properties": {
+                part: {"type": "object", "x-kubernetes-preserve-unknown-fields": True} for part in ("spec", "status")
+            },
+        }
+        version = {
+            "name": "v1", "served": True, "storage": True, "subresources": {"status": {}},
+            "schema": {"openAPIV3Schema": schema},
+        }  # fmt: skip
+        names = {"kind": "PyTorchJob", "plural": "pytorchjobs", "singular": "pytorchjob"}
+        spec = {"group": "kubeflow.org", "scope": "Namespaced", "names": names, "versions": [version]}
+        body = {"metadata": {"name": "pytorchjobs.kubeflow.org"}, "spec": spec}
+        try:
+            self.api.json("POST", path_of("apiextensions.k8s.io/v1", "customresourcedefinitions"), None, body)
+        except Conflict:
+            pass
+        until(lambda: Cluster._there(self.api, path_of("kubeflow.org/v1", "pytorchjobs")), "the kind is served")
+
+    def create(self, space: Space, name: str, pods: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """A job and the pods that its operator would make."""
+        replicas = {"Master": {"replicas": 1}, "Worker": {"replicas": pods - 1}}
+        body = {
+            "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": name},
+            "spec": {"pytorchReplicaSpecs": replicas},
+        }  # fmt: skip
+        job = self.api.json("POST", path_of("kubeflow.org/v1", "pytorchjobs", space.name), None, body)
+        owner = {
+            "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": name, "uid": job["metadata"]["uid"],
+            "controller": True,
+        }  # fmt: skip
+        made = []
+        for rank in range(pods):
+            container = {
+                "name": "pytorch", "image": "registry.example/train:1",
+                "env": [{"name": "RANK", "value": str(rank)}, {"name": "WORLD_SIZE", "value": str(pods)}],
+                "resources": {"limits": {"nvidia.com/gpu": "1"}},
+            }  # fmt: skip
+            pod = {
+                "metadata": {
+                    "name": f"{name}-master-0" if rank == 0 else f"{name}-worker-{rank - 1}", "ownerReferences": [owner]
+                },
+                "spec": {"restartPolicy": "Never", "containers": [container]},
+            }  # fmt: skip
+            made.append(self.api.json("POST", path_of("v1", "pods", space.name), None, pod))
+        paths = [path_of("v1", "pods", space.name, pod["metadata"]["name"]) for pod in made]
+        until(lambda: all(self.api.get(path)["spec"].get("nodeName") for path in paths), "the pods have nodes")
+        return job, [self.api.get(path) for path in paths]
+
+    def condition(self, space: Space, name: str, kind: str, reason: str) -> None:
+        """What the operator writes into the job's status."""
+        path = path_of("kubeflow.org/v1", "pytorchjobs", space.name, name) + "/status"
+        self.api.patch(path, {"status": {"conditions": [{"type": kind, "status": "True", "reason": reason}]}})
+
+
+@pytest.fixture
+def pytorchjob(cluster: Cluster) -> PyTorchJobs:
+    return PyTorchJobs(cluster.api())

@@ -91,7 +91,7 @@ def remove(api: Api, pod: dict[str, Any]) -> None:
     hold = LOGS / f"{meta['namespace']}_{meta['name']}_{meta['uid']}" / "hold"
     if hold.exists():
         return
-    if status.get("phase") in ("Pending", "Running"):
+    if status.get("phase") == "Running":
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         ended = {"terminated": {"exitCode": 137, "reason": "Error", "startedAt": now, "finishedAt": now}}
         states = [
