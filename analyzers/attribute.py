@@ -32,8 +32,8 @@ def mark_progress(case: Case, observations: Sequence[Observation]) -> None:
     that training survived before needs only one.
     """
     later = _progress(case)
-    ranks: dict[int | None, Fate] = {rank: fate for rank, fate in fates(case).items()}
-    failed = {rank for rank, fate in ranks.items() if fate and (fate.code or fate.signal is not None)}
+    ranks = fates(case)
+    failed: set[int | None] = {rank for rank, fate in ranks.items() if fate.code or fate.signal is not None}
     if failed:
         failed.add(None)
     errors = [o for o in observations if o.role in ("initiating", "cascade") and o.line is not None]
@@ -53,7 +53,7 @@ def mark_progress(case: Case, observations: Sequence[Observation]) -> None:
             if len(steps) >= wanted and (followed or seen.rank not in failed):
                 seen.detail["progressed"] = True
                 survived.add(same)
-            elif _ended_well(ranks.get(seen.rank)):
+            elif seen.rank is not None and _ended_well(ranks.get(seen.rank)):
                 seen.detail["progressed"] = True
 
 
@@ -69,10 +69,7 @@ def _progress(case: Case) -> dict[tuple[str | None, int | None], list[tuple[int,
 
 def _steps_after(later: Mapping[tuple[str | None, int | None], list[tuple[int, int]]], seen: Observation) -> set[int]:
     """The steps that the writer (anybody in the file, if it is unknown) printed behind the event."""
-    if seen.rank is not None:
-        writers = [(seen.path, seen.rank)]
-    else:
-        writers = [key for key in later if key[0] == seen.path]
+    writers = [key for key in later if key[0] == seen.path and (seen.rank is None or key[1] == seen.rank)]
     return {step for key in writers for number, step in later.get(key, ()) if number > (seen.line or 0)}
 
 
