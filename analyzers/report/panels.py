@@ -24,6 +24,10 @@ from collector.data import lookup
 GROUP = "weekly"
 PARAMETERS = ("since", "until", "cluster")
 """Names that a query of the report may bind."""
+_READ_NOW = ("observations", "ledger")
+"""Tables of which only the reported period matters."""
+_READ_LONG = ("verdicts", "incidents", "checkpoints", "kernel_events", "gpus")
+"""Tables that are read for the earlier periods and the lemon window too."""
 _FOREVER = 1 << 62
 
 Format = Literal[
@@ -133,24 +137,22 @@ class Lake:
         self.since, self.until, self.cluster = reported.starts, reported.ends, cluster
         self.lemon_from = min(self.since, self.until - timedelta(days=settings()["lemon_days"]))
         self.history_from = min(spans[0].starts, self.lemon_from)
-        for table, first in self._tables().items():
-            self._narrow(table, first)
+        for table in (*_READ_NOW, *_READ_LONG, "allocations"):
+            self._narrow(table)
         self._register(spans)
         for name, query in bases():
             connection.execute(f'CREATE OR REPLACE TEMP TABLE "{name}" AS {query}', self._bound(query))
 
-    def _tables(self) -> dict[str, datetime | None]:
-        """Tables that the queries read -> the earliest run they are read for; None where `date` is no incident's."""
-        late = dict.fromkeys(("observations", "ledger"), self.since)
-        early = dict.fromkeys(("verdicts", "incidents", "checkpoints", "kernel_events", "gpus"), self.history_from)
-        return {**late, **early, "allocations": None}
+    def _dates(self, table: str) -> str:
+        """Condition on the partitions that can matter, as literals: a bound or joined date would prune nothing."""
+        first = self.since if table in _READ_NOW else self.history_from
+        margin = settings()["longest_job_days" if table == "allocations" else "partition_margin_days"]
+        since = f"date >= '{first - timedelta(days=margin):%Y-%m-%d}'"
+        # an allocation may be dated by its end or its import, which come after the span for a job that runs through it
+        return since if table == "allocations" else f"{since} AND date <= '{self.until:%Y-%m-%d}'"
 
-    def _narrow(self, table: str, first: datetime | None) -> None:
-        """A temporary view of the table's own name over the partitions that can matter.
-
-        The dates stand in it as literals: then whole partitions stay unread, which a bound or joined date would not
-        achieve.
-        """
+    def _narrow(self, table: str) -> None:
+        """A temporary view of the table's own name over the partitions that can matter."""
         found = self._connection.execute(
             "SELECT column_name FROM information_schema.columns"
             " WHERE table_name = $table AND table_catalog = current_database()",
@@ -160,10 +162,7 @@ class Lake:
         if not columns:
             self._connection.register(table, tables.to_arrow(table, []))
             return
-        where = ""
-        if first is not None and "date" in columns:
-            lo = first - timedelta(days=settings()["partition_margin_days"])
-            where = f" WHERE date >= '{lo:%Y-%m-%d}' AND date <= '{self.until:%Y-%m-%d}'"
+        where = f" WHERE {self._dates(table)}" if "date" in columns else ""
         (database,) = self._connection.execute("SELECT current_database()").fetchone()
         whole = f'"{database}".main."{table}"'  # a temporary view lives in a database of its own
         self._connection.execute(f'CREATE OR REPLACE TEMP VIEW "{table}" AS SELECT * FROM {whole}{where}')

@@ -16,7 +16,7 @@ from analyzers import lakehouse
 from analyzers.cli import cli
 from analyzers.periods import moment
 from analyzers.report import panels, values, weekly, weekly_html, weekly_text
-from collector.lake import lake_key, to_parquet
+from collector.lake import lake_key, to_parquet, write_raw
 from collector.store import open_store
 
 TESTS = Path(__file__).parent.parent
@@ -476,3 +476,48 @@ def test_broken_site_signatures_do_not_cost_the_report(monkeypatch):
 
     monkeypatch.setattr(signatures, "load", broken)
     assert report(fleet())["fix_first"][0]["title"] == "A GPU has fallen off the bus"
+
+
+def _reported(store, number, lines, cause_node):
+    """What collectors write of one job: its header, exposure, log and ledger; times are hours of the week."""
+    incident, job = f"slurm-alps-{number}-0", str(number)
+    started, ended = at(24 * number), at(24 * number + 5)
+    micro = [int(moment_.timestamp()) * 1_000_000 for moment_ in (started, ended)]
+    held = {"cluster": "alps", "job": job, "user": "ana", "state": "FAILED", "started": micro[0], "ended": micro[1]}
+    write_raw(store, "incidents", incident, "head", [{**held, "incident": incident, "scheduler": "slurm", "gpus": 16,
+                                                      "world_size": 2, "nodes": ["n1", "n2"]}])  # fmt: skip
+    write_raw(store, "allocations", incident, "head", [{**held, "node": n, "gpus": 8} for n in ("n1", "n2")])
+    rows = [
+        {"incident": incident, "path": f"rank{rank}.log", "line": number_, "offset": 100 * number_, "part": 0,
+         "node": f"n{rank + 1}", "rank": rank, "stream": "stderr", "issuer": "rank", "text": text}
+        for rank, texts in enumerate(lines) for number_, text in enumerate(texts, 1)
+    ]  # fmt: skip
+    write_raw(store, "log_lines", incident, "node-n1", rows)
+    ledger = {"incident": incident, "source": "rank_logs", "kind": "rank_log", "outcome": "collected"}
+    write_raw(store, "ledger", incident, "node-n1", [{**ledger, "path": f"rank{r}.log", "rank": r} for r in (0, 1)])
+    lakehouse.analyze(store, incident)
+
+
+def test_from_what_collectors_write_to_the_page(tmp_path):
+    """Raw parts -> analysis -> lake -> report: the same names and units all the way."""
+    store = open_store(str(tmp_path / "lake"))
+    died = [
+        "step 10 loss 1.5",
+        "Traceback (most recent call last):",
+        '  File "train.py", line 9, in <module>',
+        "    table[key]",
+        "KeyError: 'step_7'",
+    ]
+    for number in (1, 2, 3):
+        _reported(store, number, [["step 10 loss 1.5"], died], "n2")
+    found = json.loads(
+        run("weekly", "--store", str(tmp_path / "lake"), "--since", "2026-W48", "--format", "json").output
+    )
+    s = found["summary"]
+    assert (s["examined"], s["failures"], s["without_exposure"]) == (3, 3, 0)
+    assert s["run_gpu_hours"] == pytest.approx(3 * 16 * 5) and s["gpu_hours"] == pytest.approx(3 * 16 * 5)
+    (cause,) = found["panels"]["causes"]["rows"]
+    assert (cause["cause"], cause["failures"]) == ("user_code", 3)
+    assert found["panels"]["unmatched"]["rows"][0]["template"].startswith("KeyError")
+    assert found["panels"]["coverage"]["rows"][0]["source"] == "rank_logs"
+    assert found["panels"]["lemons"]["rows"] == []  # user code makes no lemon
