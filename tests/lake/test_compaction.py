@@ -349,3 +349,53 @@ def test_readers_beside_analyses_and_compactions(store: Store, until: Callable[[
         thread.join(120)
     assert problems == []
     assert {mark for _, mark, _ in contents(store)["verdicts"]} == {7}
+
+
+class Busy(LocalStore):
+    """A store in which something happens right after the n-th listing or reading of one look."""
+
+    def __init__(self, root: Path, after: int, event: Callable[[], None]) -> None:
+        super().__init__(root)
+        self.left, self.event = after, event
+
+    def _step(self) -> None:
+        self.left -= 1
+        if self.left == -1:
+            self.event()
+
+    def list(self, prefix: str) -> Any:
+        found = list(super().list(prefix))
+        self._step()
+        return iter(found)
+
+    def get(self, key: str) -> bytes:
+        self._step()
+        return super().get(key)
+
+
+def analysed_again(root: Path) -> None:
+    store = LocalStore(root)
+    taken = snapshot.take(store, ["verdicts"])
+    old = taken.units["verdicts"]["slurm-c-0-0"]
+    publish(store, "slurm-c-0-0", 3, old=old)
+    for file in taken.files["verdicts"]:
+        if file.unit == "slurm-c-0-0":
+            lakehouse.remove_version(store, "slurm-c-0-0", file.date, old)
+
+
+@pytest.mark.parametrize("compacts", [False, True], ids=["analysis", "compaction"])
+def test_something_happens_between_any_two_steps_of_a_reader(tmp_path: Path, compacts: bool) -> None:
+    """The observations that a reader gets are those of a whole lake before or after, even if it reads nothing else."""
+    for moment in range(40):
+        root = tmp_path / str(moment)
+        changed_twice(LocalStore(root))
+        before = contents(LocalStore(root))["observations"]
+        event = (lambda r=root: compaction.compact(LocalStore(r))) if compacts else (lambda r=root: analysed_again(r))
+        busy = Busy(root, moment, event)
+        rows = lake_sql.query(busy, "SELECT incident, strength, id FROM observations").rows
+        after = contents(LocalStore(root))["observations"]
+        assert sorted(rows) in (before, after), f"step {moment}"
+        if busy.left >= 0:
+            assert moment > 3, "a look has that many steps"
+            return
+    raise AssertionError("a look never ended")
