@@ -19,6 +19,8 @@ from collector.data import data_dir
 _MAX_LAYERS = 6
 _MARK_WIDTH = 110
 _VOTE_SHARE = 0.8
+_JSON_RANK = re.compile(r'(?<!\\)"(?:global_)?rank" ?: ?"?(\d{1,6})\b')
+"""The key of a JSON line, wherever it stands; in a quoted text its quotes would be escaped."""
 _PID = re.compile(r"\bpid[=: ]+(\d+)")
 
 
@@ -141,9 +143,11 @@ class Grammar:
         other = _PID.search(head)
         if other and "pid" in found and other[1] != found["pid"]:
             return  # a controller writes about one of its workers
-        lowered = head.lower()
+        lowered = text.lower() if text.startswith("{") else head.lower()
         if "rank" not in lowered and " NCCL " not in head and not head.startswith("R"):
             return
+        if text.startswith("{") and (own := _JSON_RANK.search(text)):
+            found.setdefault("rank", own[1])
         for row in self._marks:
             match = row.pattern.search(head)
             if match and not _mention().search(head, 0, match.start()):

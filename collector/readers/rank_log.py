@@ -32,6 +32,8 @@ _REPEATED = re.compile(r" ?\[repeated \d+x across cluster\].*$")
 _BLOCK_RANK = re.compile(r"^\s*rank\s*:\s*(\d+) \(local_rank: (\d+)\)")
 """torchrun's failure block: the only place where a node's console pairs its local ranks with global ones."""
 _SAMPLE = 600
+_TRACEBACK = "Traceback (most recent call last)"
+_MAX_QUOTED = 2000
 
 
 class ReadLog(NamedTuple):
@@ -102,12 +104,32 @@ def _pieces(artifact: Artifact, raws: Sequence[RawLine]) -> Iterator[_Piece]:
         if docker:
             text, stream, time_text = _docker_line(text)
         part = 0
-        for piece in _overwritten(text):
+        for piece in (piece for whole in text.split("\n") for piece in _overwritten(whole)):
             for peeled in _peel_all(grammar, piece):
                 if stream or time_text:
                     peeled = peeled._replace(stream=peeled.stream or stream, time_text=peeled.time_text or time_text)
-                yield _Piece(raw, part, peeled, _stamp(clock, peeled))
+                stamp = _stamp(clock, peeled)
+                field = _traceback_field(peeled.text)
+                if field:  # each of its lines once
+                    peeled = peeled._replace(text=peeled.text[: peeled.text.index(_TRACEBACK)])
+                yield _Piece(raw, part, peeled, stamp)
                 part += 1
+                for quoted in field:
+                    yield _Piece(raw, part, peeled._replace(text=quoted), None)
+                    part += 1
+
+
+def _traceback_field(text: str) -> list[str]:
+    """The lines of a traceback that a structured log keeps in a field of its JSON line (exc_info, exception, ...)."""
+    if not text.startswith("{") or _TRACEBACK not in text:
+        return []
+    try:
+        row = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    values = [inner for value in row.values() for inner in (value.values() if isinstance(value, dict) else [value])]
+    found = next((value for value in values if isinstance(value, str) and _TRACEBACK in value), "")
+    return [line for line in _CONTROL.sub("", found).split("\n")[:_MAX_QUOTED] if line.strip()]
 
 
 def _sample(texts: list[str]) -> list[str]:
@@ -157,7 +179,9 @@ def _is_docker_json(texts: list[str]) -> bool:
 def _docker_line(text: str) -> tuple[str, str | None, str | None]:
     try:
         row = json.loads(text)
-        return str(row["log"]).rstrip("\r\n"), row.get("stream"), row.get("time")
+        # JSON escapes the colours, so that they come to light only now
+        text = _CONTROL.sub("", _ANSI.sub("", str(row["log"])))
+        return text.rstrip("\r\n"), row.get("stream"), row.get("time")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return text, None, None
 

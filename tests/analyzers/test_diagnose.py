@@ -171,6 +171,7 @@ FORMS = {
     "behind a progress bar": lambda rank, text: f" 10%|#   | 1/10 [00:01<00:09,  1.0s/it]\r[rank{rank}]: {text}",
     "cri": cri,
     "docker": docker,
+    "docker, coloured": lambda rank, text: docker(rank, f"\x1b[31m{text}\x1b[0m"),
 }
 
 
@@ -179,6 +180,17 @@ def test_the_verdict_does_not_depend_on_the_form_of_the_log(form: str, tmp_path:
     console = "".join(FORMS[form](rank, text) + "\n" for rank, text in FAILING)
     found = verdict(tmp_path, {"console.log": console})
     assert (found.ranks, found.title.split(" in ")[0]) == ([2], "KeyError: 'labels'")
+
+
+def test_structured_logs(tmp_path: Path) -> None:
+    def row(rank: int, **more: str) -> str:
+        return json.dumps({"ts": f"2026-12-01T01:00:0{rank}.000Z", "level": "INFO", "rank": rank, **more}) + "\n"
+
+    console = "".join(row(rank, message=f"step {n}/90") for n in range(3) for rank in range(3))
+    for rank, error in ((1, "KeyError: 'labels'"), (0, GONE), (2, GONE)):
+        console += row(rank, level="ERROR", message="worker failed", exc_info=trace(error))
+    found = verdict(tmp_path, {"train.jsonl.log": console})
+    assert (found.status, found.ranks) == ("established", [1]) and found.title.startswith("KeyError: 'labels'")
 
 
 def test_ray(tmp_path: Path) -> None:

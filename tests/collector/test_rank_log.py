@@ -158,6 +158,14 @@ def test_docker_json_file() -> None:
     assert "cut off" in broken.text
 
 
+def test_what_docker_escaped_is_cleaned_too() -> None:
+    row = {"log": "\x1b[31mKeyError\x1b[0m: 'labels'\0\nsecond\n", "stream": "stderr", "time": "2026-12-01T01:24:09.5Z"}
+    assert [(line.line, line.text) for line in read(json.dumps(row) + "\n")] == [
+        (1, "KeyError: 'labels'"),
+        (1, "second"),
+    ]
+
+
 def test_cri_lines() -> None:
     (line, *_) = read("2026-12-01T01:24:09.695151001Z stderr F [rank3]: KeyError: 'x'\n" * 2)
     assert (line.text, line.stream, line.rank) == ("KeyError: 'x'", "stderr", 3)
@@ -198,6 +206,23 @@ def test_json_lines() -> None:
     )
     assert [line.rank for line in lines] == [0, 3]
     assert times.iso(lines[0].at_lo) == "2026-12-01T01:22:00.250Z"
+
+
+def test_the_rank_of_a_json_line_is_its_key_wherever_it_stands() -> None:
+    row = {"message": 'waiting for "rank": 7 ' + "and more words " * 20, "levelname": "INFO", "rank": 2}
+    assert [line.rank for line in read(json.dumps(row) + "\n")] == [2]
+
+
+def test_a_traceback_in_a_field_of_a_json_line_is_read_as_one() -> None:
+    trace = "Traceback (most recent call last):\n  File \"train.py\", line 3, in main\n    go()\nKeyError: 'labels'"
+    for row in (
+        {"rank": 1, "msg": "failed", "exc_info": trace},
+        {"rank": 1, "record": {"level": "ERROR", "text": trace}},
+    ):
+        lines = read(json.dumps({"rank": 0, "msg": "hello"}) + "\n" + json.dumps(row) + "\n")
+        assert [line.text for line in lines[2:]] == trace.split("\n")
+        assert {(line.line, line.rank) for line in lines[1:]} == {(2, 1)}
+        assert [line.part for line in lines[1:]] == [0, 1, 2, 3, 4]
 
 
 def test_what_a_launcher_prints_belongs_to_no_rank() -> None:
@@ -289,7 +314,7 @@ def test_every_line_can_be_opened_where_it_says_it_stands(data: bytes) -> None:
     for line in found.lines:
         assert line.offset == starts[line.line - 1]
         raw_text = raws[line.line - 1].decode("utf-8", "replace")
-        if raws[0].startswith(b'{"log":'):
+        if b'{"log":' in raws[0]:
             continue  # docker's JSON writes the same characters in another way
         assert is_subsequence(line.text, raw_text), (line, raw_text)
         assert "\n" not in line.text and "\r" not in line.text
