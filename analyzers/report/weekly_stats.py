@@ -193,10 +193,12 @@ def _projected(gpus: int, nodes: float, pooled: fleet.Rate, interval: float, res
 def _lemons(rows: list[Row], context: Context) -> list[Row]:
     """Nodes that initiated failures, most surprising first. `finding`: lemon, watch, or within chance.
 
-    lemon: beyond chance although all nodes were looked at (BH); watch: beyond chance only if one had asked about this
-    node alone. The null hypothesis: every node's share of the failures is its share of the busy node-hours. A node
-    within chance stays in the data but is not shown: a name on a page that is forwarded is an accusation.
+    lemon and watch: beyond chance although all nodes were looked at (BH), at a strict and a lax rate. The null
+    hypothesis: every node's share of the failures is its share of the busy node-hours. A node within chance stays in
+    the data but is not shown: a name on a page that is forwarded is an accusation.
     """
+    context.summary["lemon_unheld"] = sum(row["k"] for row in rows if row["node_hours"] is None)
+    rows = [row for row in rows if row["node_hours"] is not None]
     total = sum(row["k"] for row in rows)
     exposure = sum(row["node_hours"] for row in rows)
     context.summary.update(lemon_nodes=len(rows), lemon_node_hours=exposure, lemon_k=total)
@@ -207,9 +209,9 @@ def _lemons(rows: list[Row], context: Context) -> list[Row]:
     for row in found:
         row["node_days"] = row["node_hours"] / 24
         rated(row, row["k"], row["node_days"])
-        lemon = row["q"] <= _setting("lemon_false_discovery") and row["k"] >= _setting("lemon_min_failures")
-        single = row["p"] <= _setting("lemon_false_discovery") and row["k"] >= _setting("lemon_min_failures")
-        row["finding"] = "lemon" if lemon else "watch" if single else "within chance"
+        row["finding"] = "within chance"
+        if row["k"] >= _setting("lemon_min_failures") and row["q"] <= _setting("watch_false_discovery"):
+            row["finding"] = "lemon" if row["q"] <= _setting("lemon_false_discovery") else "watch"
         row["shown"] = row["finding"] != "within chance"
         row["pro"], row["con"] = _speaks_for(row, context), _speaks_against(row)
     context.summary["lemons"] = [row["node"] for row in found if row["finding"] == "lemon"]

@@ -1,17 +1,20 @@
 -- Nodes and the infrastructure failures they INITIATED, with what speaks for and against them.
 -- Grain: one row per node with busy time in the lemon window. Base: node-hours of the window; k counts jobs, not
 -- restarts: the failures of one job on one node are one, and only failures with exactly one accused node count, so
--- that hosting the victims of another node never does.
+-- that hosting the victims of another node never does. Host names are compared without their domain, because scheduler
+-- and node spell them differently; an accused node that no allocation holds has null node_hours.
 WITH span AS (SELECT lemon_from AS starts, $until AS ends FROM settings),
 held AS (
     SELECT b.cluster, b.node,
+        CASE WHEN regexp_matches(b.node, '^[0-9.]+$') THEN b.node ELSE lower(split_part(b.node, '.', 1)) END AS host,
         sum(date_diff('microsecond', greatest(b.started, s.starts), least(b.held_until, s.ends)) / 3.6e9) AS node_hours
     FROM busy b
     JOIN span s ON b.started < s.ends AND b.held_until > s.starts
     GROUP BY b.cluster, b.node
 ),
 accused AS (
-    SELECT f.*, f.nodes[1] AS node
+    SELECT f.*, f.nodes[1] AS node, CASE WHEN regexp_matches(f.nodes[1], '^[0-9.]+$') THEN f.nodes[1]
+        ELSE lower(split_part(f.nodes[1], '.', 1)) END AS host
     FROM failed_runs f
     JOIN single_node c ON c.cause = f.cause
     CROSS JOIN span s
@@ -19,7 +22,8 @@ accused AS (
 ),
 record AS (
     SELECT
-        cluster, node,
+        cluster, host,
+        min(node) AS node,
         count(DISTINCT coalesce(job, incident)) AS k,
         count(*) AS failures,
         count(DISTINCT coalesce("user", '')) AS users,
@@ -31,34 +35,34 @@ record AS (
         max(counted_at) AS last_at,
         arg_min(incident, by_recency) AS example
     FROM accused
-    GROUP BY cluster, node
+    GROUP BY cluster, host
 ),
 events AS (
-    SELECT a.cluster, a.node, count(DISTINCT e.code) AS xids, array_agg(DISTINCT e.code) AS codes
+    SELECT a.cluster, a.host, count(DISTINCT e.code) AS xids, array_agg(DISTINCT e.code) AS codes
     FROM accused a
     JOIN kernel_events e ON e.incident = a.incident AND e.node = a.node AND e.event = 'xid'
-    GROUP BY a.cluster, a.node
+    GROUP BY a.cluster, a.host
 ),
 boards AS (
-    SELECT cluster, node, times AS board_times, serial AS board
+    SELECT cluster, host, times AS board_times, serial AS board
     FROM (
-        SELECT a.cluster, a.node, g.serial, count(DISTINCT a.incident) AS times,
+        SELECT a.cluster, a.host, g.serial, count(DISTINCT a.incident) AS times,
             row_number() OVER (
-                PARTITION BY a.cluster, a.node ORDER BY count(DISTINCT a.incident) DESC, g.serial) AS place
+                PARTITION BY a.cluster, a.host ORDER BY count(DISTINCT a.incident) DESC, g.serial) AS place
         FROM accused a
         JOIN gpus g ON g.incident = a.incident AND g.node = a.node
         WHERE g.serial IS NOT NULL
             AND (coalesce(g.ecc_volatile_uncorrected, 0) > 0 OR g.remap_failure OR g.remap_pending OR g.error IS NOT NULL)
-        GROUP BY a.cluster, a.node, g.serial
+        GROUP BY a.cluster, a.host, g.serial
     ) b
     WHERE place = 1
 )
 SELECT
-    h.cluster, h.node, h.node_hours, coalesce(r.k, 0) AS k, coalesce(r.failures, 0) AS failures, r.users, r.days,
+    coalesce(h.cluster, r.cluster) AS cluster, coalesce(h.node, r.node) AS node, h.node_hours, coalesce(r.k, 0) AS k, coalesce(r.failures, 0) AS failures, r.users, r.days,
     r.suspected, r.single_node_failures, r.lost_gpu_hours, r.signatures, r.last_at, r.example, coalesce(x.xids, 0) AS xids,
     x.codes, b.board, b.board_times
 FROM held h
-LEFT JOIN record r ON r.cluster = h.cluster AND r.node = h.node
-LEFT JOIN events x ON x.cluster = h.cluster AND x.node = h.node
-LEFT JOIN boards b ON b.cluster = h.cluster AND b.node = h.node
-ORDER BY k DESC, h.node_hours, h.node
+FULL OUTER JOIN record r ON r.cluster = h.cluster AND r.host = h.host
+LEFT JOIN events x ON x.cluster = r.cluster AND x.host = r.host
+LEFT JOIN boards b ON b.cluster = r.cluster AND b.host = r.host
+ORDER BY k DESC, h.node_hours NULLS LAST, node

@@ -13,6 +13,7 @@ SELECT
     coalesce(f.without_exposure, 0) AS without_exposure,
     f.lost_gpu_hours,
     f.run_gpu_hours,
+    coalesce(f.moments, 0) AS moments,
     f.mean_gap_hours,
     e.gpu_hours,
     e.node_hours / 24 AS node_days
@@ -27,6 +28,7 @@ LEFT JOIN (
         sum(CASE WHEN exposed THEN 0 ELSE 1 END) AS without_exposure,
         sum(lost_gpu_hours) AS lost_gpu_hours,
         sum(run_gpu_hours) AS run_gpu_hours,
+        count(DISTINCT counted_at) AS moments,
         CASE WHEN count(DISTINCT counted_at) > 1
             THEN date_diff('microsecond', min(counted_at), max(counted_at)) / 3.6e9 / (count(DISTINCT counted_at) - 1)
         END AS mean_gap_hours
