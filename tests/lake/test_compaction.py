@@ -352,16 +352,16 @@ def test_readers_beside_analyses_and_compactions(store: Store, until: Callable[[
 
 
 class Busy(LocalStore):
-    """A store in which something happens right after the n-th listing or reading of one look."""
+    """A store in which, from the n-th listing or reading on, something happens after each."""
 
-    def __init__(self, root: Path, after: int, event: Callable[[], None]) -> None:
+    def __init__(self, root: Path, after: int, events: list[Callable[[], None]]) -> None:
         super().__init__(root)
-        self.left, self.event = after, event
+        self.left, self.events = after, list(events)
 
     def _step(self) -> None:
         self.left -= 1
-        if self.left == -1:
-            self.event()
+        if self.left < 0 and self.events:
+            self.events.pop(0)()
 
     def list(self, prefix: str) -> Any:
         found = list(super().list(prefix))
@@ -373,25 +373,51 @@ class Busy(LocalStore):
         return super().get(key)
 
 
-def analysed_again(root: Path) -> None:
+class Recorder(LocalStore):
+    """Does nothing, notes what was to be deleted."""
+
+    def __init__(self) -> None:
+        super().__init__(Path("nowhere"))
+        self.deleted: list[str] = []
+
+    def delete(self, key: str) -> None:
+        self.deleted.append(key)
+
+
+def analysed_again(root: Path, at_once: int) -> list[Callable[[], None]]:
+    """An analysis of slurm-c-0-0, then the removal of what it supersedes, so many objects at a time."""
     store = LocalStore(root)
     taken = snapshot.take(store, ["verdicts"])
     old = taken.units["verdicts"]["slurm-c-0-0"]
-    publish(store, "slurm-c-0-0", 3, old=old)
-    for file in taken.files["verdicts"]:
-        if file.unit == "slurm-c-0-0":
-            lakehouse.remove_version(store, "slurm-c-0-0", file.date, old)
+    recorder = Recorder()
+    lakehouse.remove_version(recorder, "slurm-c-0-0", DAY, old)
+    chunks = [recorder.deleted[i : i + at_once] for i in range(0, len(recorder.deleted), at_once)]
+
+    def remove(keys: list[str]) -> None:
+        for key in keys:
+            store.delete(key)
+
+    def begin() -> None:
+        publish(store, "slurm-c-0-0", 3, old=old)
+        remove(chunks[0])
+
+    return [begin, *((lambda keys=keys: remove(keys)) for keys in chunks[1:])]
 
 
-@pytest.mark.parametrize("compacts", [False, True], ids=["analysis", "compaction"])
-def test_something_happens_between_any_two_steps_of_a_reader(tmp_path: Path, compacts: bool) -> None:
+@pytest.mark.parametrize("day_file", [False, True], ids=["files", "day-file"])
+@pytest.mark.parametrize("event", ["compaction", "analysis-1", "analysis-7", "analysis-14", "analysis-13-killed"])
+def test_something_happens_between_any_two_steps_of_a_reader(tmp_path: Path, event: str, day_file: bool) -> None:
     """The observations that a reader gets are those of a whole lake before or after, even if it reads nothing else."""
     for moment in range(40):
         root = tmp_path / str(moment)
-        changed_twice(LocalStore(root))
+        (changed_twice if day_file else filled)(LocalStore(root))
         before = contents(LocalStore(root))["observations"]
-        event = (lambda r=root: compaction.compact(LocalStore(r))) if compacts else (lambda r=root: analysed_again(r))
-        busy = Busy(root, moment, event)
+        if event == "compaction":
+            events: list[Callable[[], None]] = [lambda r=root: compaction.compact(LocalStore(r))]  # type: ignore[misc]
+        else:
+            events = analysed_again(root, int(event.split("-")[1]))
+            events = events[:1] if event.endswith("killed") else events
+        busy = Busy(root, moment, events)
         rows = lake_sql.query(busy, "SELECT incident, strength, id FROM observations").rows
         after = contents(LocalStore(root))["observations"]
         assert sorted(rows) in (before, after), f"step {moment}"
