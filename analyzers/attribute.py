@@ -43,7 +43,7 @@ def mark_progress(case: Case, observations: Sequence[Observation]) -> None:
     survived: set[tuple[object, ...]] = set()
     for wanted in (2, 1):
         for seen in errors:
-            if seen.detector not in ("exceptions", "signatures"):
+            if seen.detector not in ("exceptions", "signatures", "error_lines"):
                 continue
             same = (seen.path, seen.rank, seen.signature, seen.detail.get("type"), seen.detail.get("frame"))
             if wanted == 1 and same not in survived:

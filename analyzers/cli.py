@@ -32,6 +32,8 @@ _LAZY = {
     "query": ("analyzers.lake_cli", "query", "Read-only SQL over the lake."),
     "signatures": ("analyzers.signatures_cli", "signatures", "List, show, check and compare signatures."),
     "stacks": ("analyzers.stacks_cli", "stacks", "Classes of equal stacks over all ranks."),
+    "node-agent": ("analyzers.watch_cli", "node_agent", "Kubernetes: keep the logs of failed pods of one node."),
+    "release-pods": ("analyzers.watch_cli", "release_pods", "Kubernetes: take our finalizer off all pods."),
     "watch": ("analyzers.watch_cli", "watch", "Kubernetes: take the evidence of failed jobs before it is deleted."),
     "verify": ("analyzers.verify_cli", "verify", "Is a rerun free of an old failure, and past its step?"),
 }

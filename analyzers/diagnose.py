@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 DETECTORS = (
     "kernel", "gpu_state", "environment", "storage", "exceptions", "signature_hits", "exits", "stacks", "collectives",
-    "checkpoints", "silence", "divergence", "control",
+    "checkpoints", "error_lines", "silence", "divergence", "control",
 )  # fmt: skip
 """Modules of analyzers.detectors, each with `detect(case)`."""
 

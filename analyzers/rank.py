@@ -119,4 +119,6 @@ def _kind(seen: Observation) -> str | None:
     """What makes two observations of one signature the same failure: for plain exceptions, type and place."""
     if seen.signature.startswith("python/uncaught") or seen.detector == "exceptions":
         return f"{seen.detail.get('type')}|{seen.detail.get('frame')}" if seen.signature.startswith("python/") else None
+    if seen.detector == "error_lines":
+        return str(seen.detail.get("kind"))
     return f"{seen.node}|{seen.device}" if seen.detector == "kernel" else None

@@ -146,3 +146,77 @@ def _talk(controller: Any, stop: threading.Event) -> None:
         if now != before:
             say("state", **now)
             before = now
+
+
+@click.command("release-pods")
+@click.option("--kubeconfig", type=click.Path(exists=True, path_type=Path), help="Default: the pod's service account.")
+@click.option("--context", help="Context of the kubeconfig.")
+@click.option("--namespace", "namespaces", multiple=True, help="Only these namespaces.")
+def release_pods(kubeconfig: Path | None, context: str | None, namespaces: tuple[str, ...]) -> None:
+    """Take the finalizer of `watch --finalizer` off all pods: before firstfault is uninstalled."""
+    from collector.kube_api import Api, KubeError
+    from collector.kube_finalizer import release_all
+
+    try:
+        left = release_all(Api.connect(kubeconfig, context), namespaces or (None,))
+    except KubeError as error:
+        raise click.ClickException(str(error)) from error
+    if left:
+        raise click.ClickException(f"{left} pods still have the finalizer")
+
+
+@click.command("node-agent")
+@click.option("--config", type=click.Path(path_type=Path), help="firstfault.toml (store, redaction, cluster).")
+@click.option("--store", "uri", help="Where evidence goes, in place of the configuration's store.uri.")
+@click.option("--cluster", help="Name of this cluster in incident ids.")
+@click.option("--spool", type=click.Path(path_type=Path), default=Path("/var/lib/firstfault/spool"), show_default=True)
+@click.option("--kubeconfig", type=click.Path(exists=True, path_type=Path), help="Default: the pod's service account.")
+@click.option("--node", required=True, help="Name of this node in the cluster.")
+@click.option("--pods", type=click.Path(path_type=Path), default=Path("/var/log/pods"), show_default=True)
+@click.option("--nvidia-smi", help="Program to ask for the GPU state; without it none is taken.")
+@click.option("--patience", type=float, default=120.0, show_default=True, help="Seconds that the controller has first.")
+@click.option("--listen", default="0.0.0.0:8080", show_default=True, help="Address of /metrics and /healthz.")
+def node_agent(
+    config: Path | None, uri: str | None, cluster: str | None, spool: Path, listen: str, **given: Any
+) -> None:
+    """Keep the logs of failed pods of this node, its kernel log and GPU state."""
+    from collector.config import ConfigError, load, pseudonym_key
+    from collector.kube_api import Api, KubeError
+    from collector.kube_metrics import Page
+    from collector.kube_node import NodeAgent
+    from collector.kube_settings import Settings
+    from collector.pseudonyms import Pseudonymiser
+    from collector.sources.node_agent import NodeState
+    from collector.spool import Spool, SpoolError
+    from collector.store import StoreError, open_store
+
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        loaded = load(config)
+        key = pseudonym_key(loaded)
+        agent = NodeAgent(
+            Api.connect(given["kubeconfig"]), open_store(uri or loaded.store.uri, options=loaded.store.options),
+            Spool(spool), Settings(cluster=cluster or loaded.cluster or "default"), given["node"], given["pods"],
+            state=NodeState(given["node"], nvidia_smi=given["nvidia_smi"]), patience=given["patience"],
+            names=Pseudonymiser(key) if key else None,
+        )  # fmt: skip
+        address, _, port = listen.rpartition(":")
+        page = Page(address, int(port), lambda: None)
+    except (ConfigError, KubeError, SpoolError, StoreError, OSError) as error:
+        say("cannot start", error=str(error))
+        sys.exit(1)
+    agent.start()
+    say("watching", node=given["node"], port=page.port)
+    before: dict[str, Any] = {}
+    while not stop.wait(1.0):
+        now = {
+            "counts": dict(agent.counts),
+            "trouble": agent.trouble or agent.shipper.trouble or agent.reflector.trouble,
+        }
+        if now != before:
+            say("state", **now)
+            before = now
+    agent.stop()
+    say("stopped")

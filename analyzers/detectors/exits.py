@@ -11,6 +11,7 @@ from typing import Any
 
 from analyzers.case import Case, Observation
 from analyzers.fates import Fate, fates
+from collector.readers.roster import progress_step
 
 _SIGABRT, _SIGKILL, _SIGTERM, _SIGINT = 6, 9, 15, 2
 _NAMES = {1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL",
@@ -21,6 +22,7 @@ def detect(case: Case) -> Iterator[Observation]:
     """At most one observation per rank, or one without a rank where no statement names one."""
     yield from _named(case)
     yield from _nameless(case)
+    yield from _asked_to_stop(case)
 
 
 def _nameless(case: Case) -> Iterator[Observation]:
@@ -35,10 +37,48 @@ def _nameless(case: Case) -> Iterator[Observation]:
         signature = {_SIGKILL: "exit/killed", _SIGABRT: "exit/aborted"}.get(signal, "exit/crashed")
         name = _NAMES.get(signal, f"signal {signal}")
         found = _observe(Fate(-1, {}, ends=[end]), signature, "initiating", "unknown", "", 2)
-        found.rank = None
-        found.title = f"A process ended by {name} (signal {signal}); the launcher does not say which rank it was"
+        silent = _only_silent(case)
+        found.rank, found.node = (silent.rank, silent.node) if silent else (None, found.node)
+        if silent:
+            found.title = f"Rank {silent.rank} ended by {name} (signal {signal}) and could print nothing"
+            found.detail["attributed"] = "every other rank printed that a peer was lost"
+        else:
+            found.title = f"A process ended by {name} (signal {signal}); the launcher does not say which rank it was"
         yield found
         return
+
+
+def _only_silent(case: Case) -> Fate | None:
+    """The one rank without an error line, where all others only report a lost or silent peer."""
+    ranks = fates(case)
+    silent = [fate for fate in ranks.values() if not fate.failed]
+    others = [fate for fate in ranks.values() if fate.failed]
+    return silent[0] if len(silent) == 1 and others and all(fate.only_echoes for fate in others) else None
+
+
+def _asked_to_stop(case: Case) -> Iterator[Observation]:
+    """Every rank says that it was told to stop, and nobody says anything worse."""
+    ranks = fates(case)
+    told = [hit for hit in case.hits if hit.signature == "python/sigterm-handled"]
+    if not ranks or {hit.line.rank for hit in told} != set(ranks) or any(fate.failed for fate in ranks.values()):
+        return
+    first = min(told, key=lambda hit: (hit.line.at_lo or 1 << 62, hit.index)).line
+    yield Observation(
+        detector="exits",
+        signature="exit/asked-to-stop",
+        role="initiating",
+        cause="scheduler",
+        title="The job was stopped from outside: every rank received SIGTERM (signal 15) and ended in order",
+        text=first.text.strip(),
+        scope="job",
+        strength=2,
+        attempt=first.attempt,
+        at_lo=first.at_lo,
+        at_hi=first.at_hi,
+        path=first.path,
+        line=first.line,
+        offset=first.offset,
+    )
 
 
 def _named(case: Case) -> Iterator[Observation]:
@@ -57,12 +97,21 @@ def _named(case: Case) -> Iterator[Observation]:
             yield _observe(fate, "exit/terminated", "teardown", "unknown", "was ended by the launcher (SIGTERM)", 1)
         elif code:
             if not fate.failed:
-                yield _observe(
-                    fate, "exit/failed-silently", "initiating", "unknown",
-                    f"ended with exit code {code} and left no message", 1,
-                )  # fmt: skip
+                yield _silently(fate, code)
             else:
                 yield _observe(fate, "exit/failed", "confirmation", "unknown", f"ended with exit code {code}", 1)
+
+
+def _silently(fate: Fate, code: int) -> Observation:
+    """No known error line: the rank's last words are the best there is to cite."""
+    words = str(fate.row.get("last_text") or "").strip()
+    what = f"ended with exit code {code} and left no error message"
+    found = _observe(fate, "exit/failed-silently", "initiating", "unknown", what, 1)
+    if words and progress_step(words) is None:
+        found.title += f'; its last words: "{words[:140]}"'
+        found.text, found.path, found.line = words, fate.row.get("last_path"), fate.row.get("last_line")
+        found.offset = None
+    return found
 
 
 def _by_signal(fate: Fate, signal: int) -> Observation:

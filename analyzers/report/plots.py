@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 WIDTH, LEFT, RIGHT, ROW, TOP = 760, 190, 24, 26, 12
@@ -44,7 +44,6 @@ class Plot:
     left: int = LEFT
     bottom: int = 0
     more: int = 0
-    hint: str = field(default="")
 
 
 def intervals(

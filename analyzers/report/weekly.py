@@ -203,6 +203,11 @@ def warnings(report: Mapping[str, Any]) -> list[str]:
             f"{s['without_exposure']:,} of {s['failures']:,} failed runs are of jobs that the allocations do not hold; "
             "rates leave them out."
         )
+    if s.get("lemon_unheld"):
+        said.append(
+            f"{s['lemon_unheld']:,} failures accuse nodes that no allocation holds (are they spelled differently?); "
+            "the panel of nodes leaves them out."
+        )
     if s["unpriced"]:
         said.append(
             f"{s['unpriced']:,} of {s['failures']:,} failed runs have no known duration or GPU count: "

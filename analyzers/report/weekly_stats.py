@@ -8,7 +8,7 @@ rarely produce its record among all nodes looked at.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -325,8 +325,3 @@ def shares(summary: Mapping[str, Any]) -> dict[str, Any]:
         "run_share": of("run_gpu_hours", "ended_gpu_hours"),
         "collected_share": of("collected", "expected"),
     }
-
-
-def unexplained(rows: Sequence[Row]) -> int:
-    """Number of failures that no price could be put on."""
-    return sum(row.get("unpriced") or 0 for row in rows)
