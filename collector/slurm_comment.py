@@ -11,6 +11,7 @@ import json
 import subprocess
 import sys
 
+from collector.config import VARIABLE
 from collector.lake import EXPECTED, from_parquet, raw_parts
 from collector.slurm_ask import Unanswered
 from collector.slurm_context import Answer, Context, Done, Later
@@ -54,16 +55,16 @@ def missing(ctx: Context, decision: Decision) -> list[str]:
 
 def verdict_line(ctx: Context, decision: Decision) -> str | None:
     """The verdict in one line of plain text, or None if the analysis failed."""
-    command = [sys.executable, "-I", "-m", "analyzers.cli", "analyze", "--store", ctx.store.uri]
-    command += ["--incident", decision.incident, "--json"]
+    command = [sys.executable, "-I", "-m", "analyzers.cli", "analyze", "--store", ctx.store.uri, "--json"]
+    environment = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
     if ctx.config.path is not None:
-        command += ["--config", str(ctx.config.path)]
+        environment[VARIABLE] = str(ctx.config.path)
     with contextlib.suppress(OSError, subprocess.TimeoutExpired, ValueError, KeyError, TypeError, IndexError):
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=_SECONDS,
-            check=False, cwd="/",
+            [*command, "--incident", decision.incident], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, timeout=_SECONDS, check=False, cwd="/", env=environment,
         )  # fmt: skip
-        return one_line(json.loads(done.stdout))
+        return one_line(json.loads(done.stdout)["diagnosis"])
     return None
 
 

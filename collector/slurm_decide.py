@@ -109,8 +109,9 @@ def decide(end: JobEnd, known: Known, config: Config, now: float) -> Decision | 
     return Decision(
         "", end.job, attempt, end.restart, end.seen, state, _wanted(state, end, base, attempt, config), final, cluster,
         code=code, signal=signal, reason=base.reason, name=base.name, user=end.user or base.user,
-        uid=end.uid if end.uid is not None else base.uid, started=end.start or base.started,
-        ended=base.ended if base.ended and base.ended <= now + _CREDIBLE else int(end.seen), nodes=tuple(nodes),
+        uid=end.uid if end.uid is not None else base.uid, started=_started(end, record, known.first),
+        ended=record.ended if record is not None and record.ended and record.ended <= now else int(end.seen),
+        nodes=tuple(nodes),
         batch_host=base.batch_host, tasks=base.tasks, gpus=base.gpus, work_dir=base.work_dir,
         het=end.het or base.het, offset=end.offset if end.offset is not None else base.offset,
         array=end.array or base.array, task=end.task if end.task is not None else base.task,
@@ -150,15 +151,25 @@ def _same(end: JobEnd, first: JobRecord | None, latest: JobRecord) -> bool:
     """True if the record is still that of the attempt that ended."""
     if latest.state in ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED") and not latest.completing:
         return False
-    started = end.start or (first.started if first is not None else None)
+    if latest.started is not None and latest.started > end.seen + _CREDIBLE:
+        return False
+    started = _started(end, first)
     if started is not None and latest.started is not None:
         return abs(latest.started - started) <= _CREDIBLE
-    return latest.started is None or latest.started <= end.seen + _CREDIBLE
+    return True
+
+
+def _started(end: JobEnd, *records: JobRecord | None) -> int | None:
+    """When the attempt that ended had started: what a hook or a record of before its end says."""
+    if end.start is not None:
+        return end.start
+    said = (record.started for record in records if record is not None and record.started is not None)
+    return next((started for started in said if started <= end.seen + _CREDIBLE), None)
 
 
 def _booked(end: JobEnd, known: Known) -> JobRecord | None:
     """The accounting's row of this attempt."""
-    started = end.start or (known.first.started if known.first is not None else None)
+    started = _started(end, known.first)
     rows = [row for row in known.accounting if row.started is not None and row.started <= end.seen + _CREDIBLE]
     if started is not None:
         rows = [row for row in rows if row.started is not None and abs(row.started - started) <= _CREDIBLE]
@@ -256,6 +267,9 @@ def publish(store: Store, decision: Decision) -> Decision:
 def _same_attempt(one: Decision, other: Decision) -> bool:
     if one.started is not None and other.started is not None:
         return abs(one.started - other.started) <= _CREDIBLE
+    # an attempt that began after the other had ended is another one
+    if any(a.started is not None and a.started > b.seen + _CREDIBLE for a, b in ((one, other), (other, one))):
+        return False
     return one.restart == other.restart and abs(one.seen - other.seen) < 60
 
 

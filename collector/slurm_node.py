@@ -111,7 +111,9 @@ def _alone(work: _Work) -> Answer:
     if work.age > work.ctx.config.slurm.patience:
         from collector import slurm_head
 
-        return slurm_head.decide_and_publish(work.ctx, ticket, end, record)
+        answer = slurm_head.decide_and_publish(work.ctx, ticket, end, record)
+        # our own report is the next step
+        return Later(0.0, answer.what) if isinstance(answer, Done) else answer
     return Later(3.0, "waiting for the head's decision")
 
 
@@ -196,7 +198,7 @@ def _copy(
     uid = work.end.uid if work.end.uid is not None else decision.uid if decision is not None else None
     if uid is None:
         return user_files.Copies(refused=[("", "refused", "the ticket does not say whose the job was")])
-    started = work.end.start or (record.started if record else decision.started if decision else None)
+    started = work.end.start or (decision.started if decision is not None else record.started if record else None)
     wanted = list(_wanted(work, patterns, decision, started))
     budget = work.ctx.config.budget
     limits = user_files.Limits(budget.seconds, budget.bytes, budget.file_bytes, budget.files)

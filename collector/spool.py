@@ -71,8 +71,12 @@ class Spool:
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
             if self.path.is_symlink():
                 raise SpoolError(f"{self.path} is a link")
+            self._owner = _foreign_owner(self.path)
             for name in ("new", "tmp", "evidence", "dead", "marks"):
                 (self.path / name).mkdir(exist_ok=True, mode=0o700)
+                if self._owner is not None:
+                    # root works for the hook's user, who must be able to go on alone
+                    os.chown(self.path / name, *self._owner, follow_symlinks=False)
         except OSError as error:
             raise SpoolError(f"the spool {self.path} cannot be used: {error.strerror}") from error
 
@@ -287,10 +291,16 @@ class Spool:
 
     def _write(self, path: Path, data: bytes) -> None:
         """Write `path` so that it is there whole or not at all, also after a power cut."""
-        write_atomically(path, data, self.path / "tmp")
+        write_atomically(path, data, self.path / "tmp", self._owner)
 
 
-def write_atomically(path: Path, data: bytes, tmp: Path) -> None:
+def _foreign_owner(path: Path) -> tuple[int, int] | None:
+    """(uid, gid) of the folder's owner if we are root and somebody else is it."""
+    status = path.stat()
+    return (status.st_uid, status.st_gid) if os.geteuid() == 0 and status.st_uid != 0 else None
+
+
+def write_atomically(path: Path, data: bytes, tmp: Path, owner: tuple[int, int] | None = None) -> None:
     """Write and sync a file in `tmp` (of the same file system), then rename it to `path`. Raises OSError."""
     draft = tmp / f"{path.name}.{os.getpid()}.{time.monotonic_ns()}"
     try:
@@ -299,6 +309,8 @@ def write_atomically(path: Path, data: bytes, tmp: Path) -> None:
             view = memoryview(data)
             while view:
                 view = view[os.write(descriptor, view) :]
+            if owner is not None:
+                os.fchown(descriptor, *owner)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)

@@ -20,6 +20,7 @@ _ISO = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.,]\d+[+-]\d\d:?\d\d")
 _CGROUP = re.compile(rb"/job_(\d{1,18})/")
 _BEFORE, _AFTER = 2.0, 120.0
 """Seconds around the job: the kernel's clock drifts against the wall's, and a driver may speak late."""
+_UNKNOWN = 600.0
 _KINDS: tuple[tuple[str, ArtifactKind], ...] = (
     ("dmesg.txt", ArtifactKind.KERNEL_LOG),
     ("cgroup-", ArtifactKind.KERNEL_LOG),
@@ -118,9 +119,10 @@ class NodeEvidence:
 def cut_to(dmesg: bytes, started: float | None, ended: float, jobs: tuple[int, ...] = ()) -> bytes | None:
     """The lines of a `dmesg --time-format=iso` within the job's time; None if no line has such a time.
 
-    Lines without a time belong to the one before. Without a start only what came after the end is cut. Of a node that
+    Lines without a time belong to the one before. Without a start the last ten minutes are taken. Of a node that
     several jobs share, the kills in the cgroups of other jobs than `jobs` are left out.
     """
+    first = started - _BEFORE if started is not None else ended - _UNKNOWN
     kept: list[bytes] = []
     inside = seen = foreign = False
     for line in dmesg.splitlines(keepends=True):
@@ -128,7 +130,7 @@ def cut_to(dmesg: bytes, started: float | None, ended: float, jobs: tuple[int, .
         if match is not None:
             seen = True
             at = _seconds(match[0])
-            inside = at is not None and (started is None or at >= started - _BEFORE) and at <= ended + _AFTER
+            inside = at is not None and first <= at <= ended + _AFTER
         if (job := _CGROUP.search(line)) is not None:
             foreign = bool(jobs) and int(job[1]) not in jobs
         elif foreign and b"Killed process" in line:

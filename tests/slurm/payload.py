@@ -15,7 +15,7 @@ culprit = int(os.environ.get("CULPRIT", "2"))
 
 def say(text: str) -> None:
     stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
-    print(f"{stamp} [rank{rank}]: {text}", flush=True)
+    print(f"[rank{rank}]: {stamp} {text}", flush=True)
 
 
 def peers_ready() -> None:
