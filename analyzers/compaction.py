@@ -15,8 +15,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from analyzers import snapshot
-from analyzers.lakehouse import new_version, version_time
-from collector.lake import DAY_UNIT, LAKE_TABLES, LakeFile, from_parquet, lake_key, to_parquet
+from collector.lake import (
+    DAY_UNIT,
+    LAKE_TABLES,
+    LakeFile,
+    from_parquet,
+    lake_key,
+    new_version,
+    to_parquet,
+    version_time,
+)
 from collector.store import Store, StoreError, StoreRefused, StoreUnavailable
 
 _GRACE = 24 * 3600.0

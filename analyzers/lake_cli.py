@@ -93,7 +93,7 @@ def analyze(
     chosen: Sequence[str] = ids
     if pending:
         open_ones = lakehouse.pending(store)
-        chosen = [one.incident for one in open_ones if lakehouse.complete(store, one, deadline=deadline)]
+        chosen = [one.incident for one in lakehouse.closed(store, open_ones, deadline=deadline)]
         if len(chosen) < len(open_ones):
             click.echo(f"{len(open_ones) - len(chosen)} incident(s) wait for origins that have not reported", err=True)
     elif since is not None:

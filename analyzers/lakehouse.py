@@ -8,25 +8,40 @@ incident is pending when the fingerprint of its parts is not that of its verdict
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
-import secrets
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from analyzers import lake_sql, raw_evidence, snapshot
+from analyzers.case import Case, Observation
+from analyzers.gather import Evidence
 from analyzers.lake_rows import date_of, tables_of
 from analyzers.lake_sql import connect as connect  # the lake as SQL is part of what a user of this module needs
 from collector import __version__
-from collector.lake import EXPECTED, LAKE_TABLES, RawPart, lake_key, raw_parts, to_parquet
+from collector.lake import (
+    EXPECTED,
+    HEAD,
+    LAKE_TABLES,
+    RawPart,
+    lake_key,
+    new_version,
+    raw_parts,
+    to_parquet,
+    version_print,
+    version_time,
+)
 from collector.store import Store, StoreError, StoreUnavailable
 
 BATCH = 100
-"""Incidents ranked in one call: enough that the call costs nothing per incident, few enough to hold in memory."""
+BATCH_LINES = 1_000_000
+"""Incidents ranked in one call, and log lines of them: enough that the call costs nothing per incident, few enough to
+hold in memory. An incident is never split."""
 DEADLINE = 900.0
 """Seconds after the last part after which an incident is analysed although expected origins are missing."""
 _THREADS = 8
@@ -69,49 +84,74 @@ def analyze(store: Store, incident: str) -> dict[str, Any]:
     return result.answer
 
 
-def analyze_many(store: Store, incidents: Sequence[str], *, extra_signatures: Any = None) -> Iterator[Analysed]:
+def analyze_many(store: Store, incidents: Iterable[str], *, extra_signatures: Any = None) -> Iterator[Analysed]:
     """Analyse and publish incidents, in batches of one ranking call each; yields each as it is published.
 
     An incident that fails is reported and costs only itself. Raises StoreError if the store fails for all.
     """
+    from analyzers import diagnose
     from analyzers.signatures import load
 
     known = load(extra_signatures)
     taken = snapshot.take(store, ["verdicts"])
     before = _Before(taken.units["verdicts"], {file.unit: file.date for file in taken.files["verdicts"]})
-    for start in range(0, len(incidents), BATCH):
-        yield from _batch(store, incidents[start : start + BATCH], known, before)
-
-
-def _batch(store: Store, incidents: Sequence[str], known: Any, before: _Before) -> Iterator[Analysed]:
-    from analyzers import diagnose, rank
-
+    batch: list[_Judged] = []
+    lines = 0
     with ThreadPoolExecutor(_THREADS) as pool:
-        fetched = list(pool.map(lambda incident: _try(lambda: raw_evidence.fetch(store, incident)), incidents))
-        ready: dict[str, tuple[Any, Any, Any, Any]] = {}
-        for incident, (raw, error) in zip(incidents, fetched, strict=True):
+        for incident, raw, error in _fetched(pool, store, incidents):
             if raw is None or not (raw.parts or raw.broken):
                 yield Analysed(incident, None, error or "nothing was reported of it")
                 continue
             evidence = raw_evidence.evidence(raw, store.uri)
             case = diagnose.build_case(evidence, known)
-            ready[incident] = (raw, evidence, case, diagnose.examine(case))
-        rankings = rank.rank(
-            {incident: seen for incident, (_, _, _, seen) in ready.items()},
-            {incident: diagnose.ranks_at_least(case) for incident, (_, _, case, _) in ready.items()},
-            diagnose.relations(next(iter(ready.values()))[2]) if ready else [],
-        )
-        jobs = []
-        for incident, (raw, evidence, case, seen) in ready.items():
-            answer = diagnose.conclude(case, evidence, seen, rankings[incident])
-            answer["incident"]["scheduler"] = evidence.tables["incidents"][0]["scheduler"]
-            answer["details"]["signature_set"] = known.hash
-            work = _Work(incident, raw.reported, answer, date_of(raw, evidence, answer))
-            rows = tables_of(case, evidence, seen, answer)
-            jobs.append((work, pool.submit(_try, lambda w=work, r=rows: _publish(store, w, r, before))))
-        for work, job in jobs:
-            _, error = job.result()
-            yield Analysed(work.incident, work.answer if error is None else None, error)
+            batch.append(_Judged(raw, evidence, case, diagnose.examine(case)))
+            lines += len(evidence.lines)
+            if len(batch) >= BATCH or lines >= BATCH_LINES:
+                yield from _concluded(pool, store, batch, known.hash, before)
+                batch, lines = [], 0
+        yield from _concluded(pool, store, batch, known.hash, before)
+
+
+def _fetched(
+    pool: ThreadPoolExecutor, store: Store, incidents: Iterable[str]
+) -> Iterator[tuple[str, raw_evidence.Raw | None, str | None]]:
+    """(incident, what is raw of it, error), a few ahead of the reader: the network is slow, memory is small."""
+    ahead: deque[tuple[str, Future[tuple[raw_evidence.Raw | None, str | None]]]] = deque()
+    for incident in incidents:
+        ahead.append((incident, pool.submit(_try, functools.partial(raw_evidence.fetch, store, incident))))
+        if len(ahead) > _THREADS:
+            name, job = ahead.popleft()
+            yield name, *job.result()
+    for name, job in ahead:
+        yield name, *job.result()
+
+
+def _concluded(
+    pool: ThreadPoolExecutor, store: Store, batch: Sequence[_Judged], signature_set: str, before: _Before
+) -> Iterator[Analysed]:
+    """Rank a batch in one call, conclude and publish each."""
+    from analyzers import diagnose, rank
+
+    if not batch:
+        return
+    rankings = rank.rank(
+        {one.raw.incident: one.observations for one in batch},
+        {one.raw.incident: diagnose.ranks_at_least(one.case) for one in batch},
+        diagnose.relations(batch[0].case),
+    )
+    jobs = []
+    for one in batch:
+        incident = one.raw.incident
+        answer = diagnose.conclude(one.case, one.evidence, one.observations, rankings[incident])
+        answer["incident"]["scheduler"] = one.evidence.tables["incidents"][0]["scheduler"]
+        answer["details"]["signature_set"] = signature_set
+        date = date_of(one.raw, one.evidence, answer)
+        rows = tables_of(one.case, one.evidence, one.observations, answer)
+        publish = functools.partial(_publish, store, incident, one.raw.reported, date, rows, before)
+        jobs.append((incident, answer, pool.submit(_try, publish)))
+    for incident, answer, job in jobs:
+        _, error = job.result()
+        yield Analysed(incident, answer if error is None else None, error)
 
 
 def _try(work: Callable[[], _T]) -> tuple[_T | None, str | None]:
@@ -132,28 +172,30 @@ class _Before:
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
-    incident: str
-    reported: Sequence[RawPart]
-    answer: dict[str, Any]
-    date: str
+class _Judged:
+    """An incident before the ranking."""
+
+    raw: raw_evidence.Raw
+    evidence: Evidence
+    case: Case
+    observations: list[Observation]
 
 
 def _publish(
-    store: Store, work: _Work, tables: dict[str, list[dict[str, Any]]], before: _Before
+    store: Store, incident: str, reported: Sequence[RawPart], date: str, tables: Mapping[str, list[dict[str, Any]]],
+    before: _Before,
 ) -> str:  # fmt: skip
     """Write all tables under a new version, the verdict last, then remove what they supersede. Returns the version."""
-    old = before.versions.get(work.incident)
-    version = new_version(fingerprint(work.reported), old)
+    old = before.versions.get(incident)
+    version = new_version(fingerprint(reported), old)
     for table in LAKE_TABLES:
         rows = tables.get(table) or []
+        if table == "verdicts":
+            rows = [{**row, "analyzed_at": version_time(version), "date": date} for row in rows]
         if rows:
-            if table == "verdicts":
-                rows = [{**row, "analyzed_at": version_time(version), "date": work.date} for row in rows]
-            store.put(lake_key(table, work.date, work.incident, version), to_parquet(table, rows))
-    date = before.dates.get(work.incident)
-    if old is not None and date is not None:
-        remove_version(store, work.incident, date, old)
+            store.put(lake_key(table, date, incident, version), to_parquet(table, rows))
+    if old is not None and incident in before.dates:
+        remove_version(store, incident, before.dates[incident], old)
     return version
 
 
@@ -169,19 +211,6 @@ def fingerprint(parts: Iterable[RawPart]) -> str:
     return hashlib.sha256("\n".join(named).encode()).hexdigest()[:8]
 
 
-def new_version(print_of_parts: str, old: str | None) -> str:
-    """A version that sorts behind `old`, whatever the clocks of two machines say."""
-    now = time.time_ns() // 1000
-    if old:
-        now = max(now, version_time(old) + 1)
-    return f"v{now:017d}-{print_of_parts}-{secrets.token_hex(2)}"
-
-
-def version_time(version: str) -> int:
-    """UTC microseconds at which a version was made; 0 for a file without a version."""
-    return int(version[1:18]) if version else 0
-
-
 def pending(store: Store) -> list[Pending]:
     """Incidents whose ledger parts are not those of their verdict, oldest first. Raises StoreError."""
     parts: dict[str, list[RawPart]] = defaultdict(list)
@@ -191,7 +220,7 @@ def pending(store: Store) -> list[Pending]:
     waiting = [
         Pending(incident, tuple(found), incident in known)
         for incident, found in parts.items()
-        if known.get(incident, "")[19:27] != fingerprint(found)
+        if version_print(known.get(incident, "")) != fingerprint(found)
     ]
     return sorted(waiting, key=lambda one: one.last)
 
@@ -203,12 +232,18 @@ def complete(store: Store, one: Pending, *, deadline: float = DEADLINE, now: flo
     """
     if (now if now is not None else time.time()) - one.last >= deadline:
         return True
+    heads = [part for part in one.parts if part.origin.startswith(HEAD)]
     raw = raw_evidence.Raw(one.incident, reported=list(one.parts))
-    expected = False
-    for origin, rows in raw_evidence.ledger_parts(store, one.incident):
-        raw.parts["ledger"].append((origin, rows))
-        expected = expected or any(row.get("source") == EXPECTED for row in rows)
-    return expected and not raw_evidence.missing_origins(raw)
+    raw.parts["ledger"] = list(raw_evidence.ledger_rows(store, heads or one.parts))
+    expects = any(row.get("source") == EXPECTED for row in raw.rows("ledger"))
+    return expects and not raw_evidence.missing_origins(raw)
+
+
+def closed(store: Store, waiting: Sequence[Pending], *, deadline: float = DEADLINE) -> list[Pending]:
+    """Those of `waiting` that are complete. Raises StoreUnavailable."""
+    with ThreadPoolExecutor(_THREADS) as pool:
+        done = list(pool.map(lambda one: complete(store, one, deadline=deadline), waiting))
+    return [one for one, is_done in zip(waiting, done, strict=True) if is_done]
 
 
 def outdated(store: Store, since: str, *, extra_signatures: Any = None, again: bool = False) -> list[str]:
@@ -250,13 +285,6 @@ def check(store: Store) -> dict[str, list[dict[str, Any]]]:
         return broken
 
     return lake_sql.read(store, work)
-
-
-def publish_allocations(store: Store, unit: str, date: str, rows: Iterable[dict[str, Any]]) -> None:
-    """Write exposure rows (successes too) of a unit, such as `<cluster>-<job>` or `<cluster>-<hour>`, replacing older
-    ones of the same unit. Raises StoreError, ValueError for names that are not safe."""
-    version = new_version("0" * 8, None)
-    store.put(lake_key("allocations", date, unit, version), to_parquet("allocations", rows))
 
 
 def dumps(answer: dict[str, Any]) -> str:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import io
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 from analyzers import gather
 from collector import naming
-from collector.lake import EXPECTED, RAW_TABLES, RawPart, from_parquet, raw_parts
+from collector.lake import EXPECTED, HEAD, RAW_TABLES, RawPart, from_parquet, raw_parts
 from collector.model import Artifact, ArtifactKind, Budget, LedgerEntry, LogLine, Origin, Outcome
 from collector.store import Store, StoreError, StoreUnavailable
 
@@ -62,9 +62,9 @@ def fetch(store: Store, incident: str) -> Raw:
     return raw
 
 
-def ledger_parts(store: Store, incident: str) -> Iterable[tuple[str, list[dict[str, Any]]]]:
-    """(origin, rows) of the readable ledger parts of an incident. Raises StoreUnavailable."""
-    for part in raw_parts(store, "ledger", incident):
+def ledger_rows(store: Store, parts: Iterable[RawPart]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """(origin, rows) of the readable ones among ledger parts. Raises StoreUnavailable."""
+    for part in parts:
         try:
             yield part.origin, _plain(from_parquet("ledger", store.get(part.object.key), part.object.key))
         except StoreUnavailable:
@@ -116,7 +116,7 @@ def evidence(raw: Raw, root: str, budget: Budget | None = None) -> gather.Eviden
 def header(raw: Raw) -> dict[str, Any]:
     """The scheduler's facts of the incident: the first value of each field over all origins, the head's first."""
     merged: dict[str, Any] = {}
-    for _, rows in sorted(raw.parts["incidents"], key=lambda part: part[0] != "head"):
+    for _, rows in sorted(raw.parts["incidents"], key=lambda part: part[0] != HEAD):
         for row in rows:
             for name, value in row.items():
                 if value is not None and merged.get(name) is None:

@@ -23,7 +23,7 @@ DAY = "2026-12-01"
 
 def publish(store: Store, incident: str, mark: int, *, date: str = DAY, old: str | None = None) -> str:
     """A small analysis: every row carries `mark`, so that a reader sees which analysis it got."""
-    version = lakehouse.new_version(f"{mark:08x}", old)
+    version = lake.new_version(f"{mark:08x}", old)
     rows: dict[str, list[dict[str, Any]]] = {
         "incidents": [{"incident": incident, "exit_code": mark}],
         "ledger": [{"incident": incident, "path": f"p{n}", "bytes_seen": mark} for n in range(2)],
@@ -54,8 +54,8 @@ def filled(store: Store, count: int = 3) -> None:
     for number in range(count):
         publish(store, f"slurm-c-{number}-0", 1)
     publish(store, "slurm-c-9-0", 1, date="2026-12-02")
-    lakehouse.publish_allocations(store, "c-1", DAY, [{"job": "1", "gpus": 8}])
-    lakehouse.publish_allocations(store, "c-2", DAY, [{"job": "2", "gpus": 4}])
+    lake.publish_allocations(store, "c-1", DAY, [{"job": "1", "gpus": 8}])
+    lake.publish_allocations(store, "c-2", DAY, [{"job": "2", "gpus": 4}])
 
 
 def files(store: Store) -> list[str]:
@@ -82,7 +82,7 @@ def test_an_analysis_after_a_compaction_counts(store: Store) -> None:
     compaction.compact(store)
     publish(store, "slurm-c-1-0", 2, old=old)
     publish(store, "slurm-c-2-0", 2, date="2026-12-03", old=old)
-    lakehouse.publish_allocations(store, "c-1", DAY, [{"job": "1", "gpus": 6}])
+    lake.publish_allocations(store, "c-1", DAY, [{"job": "1", "gpus": 6}])
     seen = contents(store)
     assert seen["verdicts"] == [
         ("slurm-c-0-0", 1, DAY), ("slurm-c-1-0", 2, DAY), ("slurm-c-2-0", 2, "2026-12-03"),
@@ -114,7 +114,7 @@ def test_tables_of_an_unfinished_analysis_are_not_seen(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     filled(store)
     seen = contents(store)
-    version = lakehouse.new_version("0" * 8, None)
+    version = lake.new_version("0" * 8, None)
     data = lake.to_parquet("observations", [{"incident": "slurm-c-0-0", "id": 1}])
     store.put(lake.lake_key("observations", DAY, "slurm-c-0-0", version), data)
     store.put(lake.lake_key("observations", DAY, "slurm-c-77-0", version), data)

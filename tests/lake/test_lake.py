@@ -149,7 +149,7 @@ def test_tables_have_their_zones() -> None:
 def test_keys_are_read_back() -> None:
     from collector.store import StoredObject
 
-    version = lakehouse.new_version("0123abcd", None)
+    version = lake.new_version("0123abcd", None)
     for unit in ("slurm-c-12_3-0", "k8s-c.d-ns-uid-0", lake.DAY_UNIT):
         for given_version in (version, ""):
             key = lake.lake_key("verdicts", "2026-12-01", unit, given_version)
@@ -161,9 +161,9 @@ def test_keys_are_read_back() -> None:
 
 def test_versions_sort_by_age_whatever_the_clock_says() -> None:
     future = f"v{10**17 - 2:017d}-00000000-0000"
-    after = lakehouse.new_version("ffffffff", future)
-    assert after > future and lakehouse.version_time(after) == lakehouse.version_time(future) + 1
-    assert lakehouse.new_version("0" * 8, None) > ""
+    after = lake.new_version("ffffffff", future)
+    assert after > future and lake.version_time(after) == lake.version_time(future) + 1
+    assert lake.new_version("0" * 8, None) > ""
 
 
 def test_the_lake_that_the_first_version_wrote_is_read() -> None:

@@ -304,6 +304,6 @@ def test_an_incident_that_moves_to_another_day_stays_one(tmp_path: Path) -> None
 
 def test_exposure_of_successes_has_no_verdict(store: Store) -> None:
     rows = [{"job": "7", "cluster": "c", "node": "n1", "gpus": 8, "started": 0, "ended": 3_600_000_000}]
-    lakehouse.publish_allocations(store, "c-7", "1970-01-01", rows)
-    lakehouse.publish_allocations(store, "c-7", "1970-01-01", [{**rows[0], "gpus": 4}])
+    lake.publish_allocations(store, "c-7", "1970-01-01", rows)
+    lake.publish_allocations(store, "c-7", "1970-01-01", [{**rows[0], "gpus": 4}])
     assert lake_sql.query(store, "SELECT job, gpus, date FROM allocations").rows == [("7", 4, "1970-01-01")]

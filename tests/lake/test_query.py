@@ -18,7 +18,7 @@ from collector.store import LocalStore, Store, StoreError
 def small(store: Store) -> Store:
     for number, (date, cause) in enumerate((("2026-11-30", "gpu"), ("2026-12-01", "data"), ("2026-12-01", "gpu"))):
         incident = f"slurm-{'ab'[number % 2]}-{number}-0"
-        version = lakehouse.new_version("0" * 8, None)
+        version = lake.new_version("0" * 8, None)
         rows = {
             "incidents": [{"incident": incident, "cluster": "ab"[number % 2], "gpus": 8, "nodes": ["n1", f"n{number}"],
                            "started": 0, "ended": 3_600_000_000, "world_size": 8}],
@@ -138,7 +138,7 @@ def test_credentials_are_unknown_to_sql(s3: Any) -> None:
 
 def test_a_file_that_is_damaged_is_named(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
-    key = lake.lake_key("verdicts", "2026-12-01", "i", lakehouse.new_version("0" * 8, None))
+    key = lake.lake_key("verdicts", "2026-12-01", "i", lake.new_version("0" * 8, None))
     store.put(key, b"no parquet")
     with pytest.raises((QueryError, StoreError)) as caught:
         query(store, "SELECT * FROM verdicts")
