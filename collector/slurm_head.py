@@ -46,8 +46,13 @@ def handle(ctx: Context, spool: Spool, ticket: Ticket, end: JobEnd, asked: Asked
     return decide_and_publish(ctx, ticket, end, record)
 
 
-def decide_and_publish(ctx: Context, ticket: Ticket, end: JobEnd, latest: JobRecord | None) -> Answer:
-    """Judge the job with what is known by now, and if that is enough, publish it. Raises StoreError."""
+def decide_and_publish(
+    ctx: Context, ticket: Ticket, end: JobEnd, latest: JobRecord | None, *, collect_anyway: bool = False
+) -> Answer:
+    """Judge the job with what is known by now, and if that is enough, publish it. Raises StoreError.
+
+    `collect_anyway`: somebody asked for this job, whatever its state.
+    """
     tools, now = ctx.tools_for(end), ctx.clock()
     first = JobRecord(**ticket.state["first"]) if ticket.state.get("first") else None
     known = Known(first, latest, latest is None)
@@ -58,6 +63,7 @@ def decide_and_publish(ctx: Context, ticket: Ticket, end: JobEnd, latest: JobRec
     if decision is None:
         age = now - end.seen
         return Later(1.0 if age < 15 else 5.0 if age < 120 else 30.0, "the job is still completing")
+    decision = replace(decision, collect=decision.collect or collect_anyway)
     if decision.collect:
         base = known.first or known.latest
         if base is not None and not decision.offset:

@@ -21,6 +21,7 @@ HOOKS = {
     "task-prolog.sh": "TaskProlog",
 }  # fmt: skip
 """File -> parameter of slurm.conf."""
+DEFAULT_TARGET = Path("/etc/firstfault/hooks")
 REQUIRED = ("epilog.sh", "epilog-slurmctld.sh")
 _PATH = re.compile(r"/[A-Za-z0-9_./+-]+")
 _TASKS_MODE = 0o1733
@@ -80,6 +81,18 @@ def install(config: Config, target: Path) -> Iterator[str]:
 def check(config: Config, target: Path) -> list[str]:
     """What lacks, each with what mends it; empty if all is well."""
     return [*_check_files(config, target), *_check_folders(config), *_check_slurm(config, target)]
+
+
+def found_target(tools: Tools) -> Path:
+    """The folder of the hooks that slurm.conf names, else the default."""
+    for name in REQUIRED:
+        try:
+            value = tools.setting(HOOKS[name]) or ""
+        except Unanswered:
+            break
+        if value.endswith(f"/{name}"):
+            return Path(value).parent
+    return DEFAULT_TARGET
 
 
 def _folders(config: Config, user: str) -> list[tuple[Path, int, str]]:

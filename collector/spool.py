@@ -221,6 +221,14 @@ class Spool:
         except OSError:
             return None
 
+    def last_mark(self) -> float | None:
+        """Unix seconds of the newest mark, None if there is none."""
+        return max((path.lstat().st_mtime for path in _entries(self.path / "marks")), default=None)
+
+    def why(self, name: str) -> str:
+        """Why a waiting ticket waits, "" if nobody has said so."""
+        return str(self._retry(name).get("why") or "")
+
     def dead(self) -> dict[str, str]:
         """Name -> why, of the tickets that were given up."""
         folder = self.path / "dead"
