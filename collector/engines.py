@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import platform
+import os
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from collector import locators, usercache
+from collector import usercache
 from collector.data import data_dir, lookup
-from collector.locators import Ordinary, expression, literals
+from collector.locators import literals
 
 _FORMAT = b"firstfault patterns 1\n"
 """First line of a cached database."""
@@ -118,8 +118,14 @@ def build(patterns: Sequence[bytes], cache: Path | None) -> Database | None:
         return None
     import hyperscan
 
-    ordinary = Ordinary("\n".join(lookup("ordinary_log")).encode())
-    wanted = {i: found for i, pattern in enumerate(patterns) if (found := expression(pattern, ordinary)) is not None}
+    from collector import expressions
+
+    ordinary = expressions.Ordinary("\n".join(lookup("ordinary_log")).encode())
+    wanted = {
+        i: found
+        for i, pattern in enumerate(patterns)
+        if (found := expressions.expression(pattern, ordinary)) is not None
+    }
     database = _compiled(wanted)
     if database is None:  # one bad expression spoils them all: leave out those that fail alone
         wanted = {i: found for i, found in wanted.items() if _compiled({i: found}) is not None}
@@ -180,14 +186,15 @@ def _derivation() -> bytes:
     """What expressions are derived with: another release may derive others."""
     try:
         lines = data_dir("signatures") / "_lookup" / "ordinary_log.yaml"
-        return Path(locators.__file__).read_bytes() + lines.read_bytes()
+        sources = [Path(__file__).with_name(name) for name in ("regex_tree.py", "locators.py", "expressions.py")]
+        return b"".join(path.read_bytes() for path in [*sources, lines])
     except OSError:
         return b""
 
 
 def _processor() -> Iterator[bytes]:
     """Machine and CPU features: homes are shared between unlike nodes."""
-    yield platform.machine().encode()
+    yield os.uname().machine.encode()
     try:
         with Path("/proc/cpuinfo").open("rb") as file:
             head = file.read(4096)

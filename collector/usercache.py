@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from pathlib import Path
 
 MAX_BYTES = 64 << 20
@@ -54,6 +53,8 @@ def put(folder: Path | None, name: str, content: bytes) -> bool:
     """Store `content` as `name`, atomically, readable by us alone. False where that is not possible. No OSError."""
     if folder is None:
         return False
+    import tempfile  # slow to load, and most runs only read
+
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not _trusted_folder(folder):

@@ -123,15 +123,6 @@ def for_ripgrep(pattern: str) -> str:
     return re.sub(r"\\(.)", lambda m: m[0] if m[1].isalnum() or m[1] in r"\.+*?()|[]{}^$#&-~" else m[1], plain)
 
 
-def count_lines(log: Path, patterns_file: Path, limit: int | None) -> None:
-    """The child of the comparison: print on how many lines any pattern matches."""
-    from collector.patterns import compile_patterns, locate
-
-    patterns = compile_patterns(json.loads(patterns_file.read_text()))
-    lines = {hit.line for hit in locate(log, patterns, limit=limit)}
-    print(len(lines))
-
-
 def compare(options: argparse.Namespace) -> None:
     """A B A B: firstfault and ripgrep in turn on the same file, five times."""
     if shutil.which("rg") is None:
@@ -143,14 +134,16 @@ def compare(options: argparse.Namespace) -> None:
         ours.write_text(json.dumps(patterns))
         theirs.write_text("\n".join(map(for_ripgrep, patterns)) + "\n")
         size = log.stat().st_size / 1e6
-        a = [sys.executable, __file__, "count", str(log), str(ours)]
-        b = ["rg", "-j1", "-c", "-a", "-f", str(theirs), str(log)]
+        a = [sys.executable, str(Path(__file__).with_name("count.py")), str(log), str(ours)]
+        b = ["rg", "-j1", "-n", "-a", "-f", str(theirs), str(log)]
         measured(a)  # fills the page cache and the database cache
         pairs = [(measured(a), measured(b)) for _ in range(options.pairs)]
-    found = " / ".join(run.out.strip() for run in pairs[0])
-    print(f"{len(patterns)} patterns, {size:.0f} MB, lines with a match: {found}")
     if any(run.code for pair in pairs for run in pair):
         sys.exit(f"a process failed: {[run.code for pair in pairs for run in pair]}")
+    found = {tuple(line.split(":")[0] for line in run.out.splitlines()) for pair in pairs for run in pair}
+    print(f"{len(patterns)} patterns, {size:.0f} MB, lines with a match: {sorted(found)}")
+    if len(found) > 1:
+        sys.exit("they do not find the same lines")
     for name, seconds in (("wall", lambda run: run.wall), ("CPU", lambda run: run.cpu)):
         speeds = [(size / seconds(x), size / seconds(y)) for x, y in pairs]
         ratios = [x / y for x, y in speeds]
@@ -224,11 +217,6 @@ def main() -> None:
     many.add_argument("--rank-mb", type=int, default=10)
     many.set_defaults(run=scale)
     commands.add_parser("small").set_defaults(run=small)
-    count = commands.add_parser("count")
-    count.add_argument("log", type=Path)
-    count.add_argument("patterns", type=Path)
-    count.add_argument("--limit", type=int)
-    count.set_defaults(run=lambda options: count_lines(options.log, options.patterns, options.limit))
     options = parser.parse_args()
     options.run(options)
 

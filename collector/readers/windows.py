@@ -12,6 +12,8 @@ import io
 from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO, NamedTuple
 
+from collector.readers.blocks import count_newlines
+
 FULL_BYTES = 32 << 20
 """Up to this size a file is read whole, if the line budget allows."""
 MAX_LINE = 64 << 10
@@ -54,7 +56,7 @@ class _Counting:
     def read(self, size: int = -1) -> bytes:
         data = self._raw.read(size)
         self.bytes += len(data)
-        self.newlines += data.count(b"\n")
+        self.newlines += count_newlines(io.BytesIO(data), 0, len(data))
         return data
 
     def readinto(self, buffer: bytearray) -> int:
@@ -73,7 +75,7 @@ def select(
     with opener() as file:
         data = _read_up_to(file, FULL_BYTES + 1)
     if len(data) <= FULL_BYTES:
-        if data.count(b"\n") <= max_lines:
+        if count_newlines(io.BytesIO(data), 0, len(data)) <= max_lines:
             return _cut_all(list(_split(data, 1, 0)))
         return _cut_all(*_windows(lambda: io.BytesIO(data), max_lines, locate))
     return _cut_all(*_windows(opener, max_lines, locate))
