@@ -2,7 +2,7 @@
 
 All borders are UTC and a span is half open, [starts, ends): a failure at midnight of Monday belongs to the new week.
 Weeks are ISO weeks (Monday first, numbered by their Thursday). A span that is no calendar week or month is compared
-with the four spans of the same length before it.
+with the spans of the same length before it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 HISTORY = 4
 """How many earlier spans a report is compared with."""
+_LONG = timedelta(days=93)
+"""Spans that are longer are compared with one before them: nobody asks for four years, and they cost the most."""
 _WEEK = re.compile(r"(\d{4})-?W(\d{1,2})")
 _MONTH = re.compile(r"(\d{4})-(\d{2})")
 _ONE_WEEK = timedelta(days=7)
@@ -67,10 +69,10 @@ def span(kind: str, since: str | None, until: str | None, now: datetime) -> tupl
 
 
 def periods(starts: datetime, ends: datetime) -> list[Period]:
-    """The span and the HISTORY spans before it, oldest first. Naive or other zones are not accepted: give UTC."""
+    """The span and the HISTORY spans before it (one, if it is longer than a quarter), oldest first. Borders in UTC."""
     spans = [(starts, ends)]
     monthly = starts == _month_of(starts) and ends == _month_after(starts)
-    for _ in range(HISTORY):
+    for _ in range(HISTORY if ends - starts <= _LONG else 1):
         first = spans[-1][0]
         before = _month_of(first - timedelta(microseconds=1)) if monthly else first - (ends - starts)
         spans.append((before, first))

@@ -8,6 +8,8 @@ opens the lake decides what SQL may touch.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cache
@@ -29,6 +31,9 @@ _READ_NOW = ("observations", "ledger")
 _READ_LONG = ("verdicts", "incidents", "checkpoints", "kernel_events", "gpus")
 """Tables that are read for the earlier periods and the lemon window too."""
 _FOREVER = 1 << 62
+_MANY = 3_000_000
+"""Allocations that may be held in memory at once; a window function over them needs about 200 bytes each."""
+_IN_PARTS = re.compile(r"^-- In parts by: (\w+)$", re.MULTILINE)
 
 Format = Literal[
     "text",
@@ -140,8 +145,9 @@ class Lake:
         for table in (*_READ_NOW, *_READ_LONG, "allocations"):
             self._narrow(table)
         self._register(spans)
+        self._parts = 1
         for name, query in bases():
-            connection.execute(f'CREATE OR REPLACE TEMP TABLE "{name}" AS {query}', self._bound(query))
+            self._make(name, query)
 
     def _dates(self, table: str) -> str:
         """Condition on the partitions that can matter, as literals: a bound or joined date would prune nothing."""
@@ -166,6 +172,45 @@ class Lake:
         (database,) = self._connection.execute("SELECT current_database()").fetchone()
         whole = f'"{database}".main."{table}"'  # a temporary view lives in a database of its own
         self._connection.execute(f'CREATE OR REPLACE TEMP VIEW "{table}" AS SELECT * FROM {whole}{where}')
+
+    def _make(self, name: str, query: str) -> None:
+        """A base table. Past _MANY allocations `holdings` stays a view, asked anew where it is needed, and a query that
+        says "In parts by: COLUMN" runs once for each part of them, so that memory stays bounded."""
+        execute = self._connection.execute
+        if name == "holdings":
+            self._holdings = query
+            (rows,) = execute("SELECT count(*) FROM allocations").fetchone()
+            self._parts = max(1, math.ceil(rows / _MANY))
+        by = _IN_PARTS.search(query)
+        if self._parts == 1 or not (by or name == "holdings"):
+            execute(f'CREATE OR REPLACE TEMP TABLE "{name}" AS {query}', self._bound(query))
+        elif by is None:
+            self._view(name, query)
+        else:
+            self._in_parts(name, query, by[1])
+
+    def _in_parts(self, name: str, query: str, column: str) -> None:
+        """A base table made part by part; each part of `holdings` is kept while it is looked at."""
+        execute = self._connection.execute
+        execute("DROP VIEW holdings")
+        for part in range(self._parts):
+            mine = f'hash("{column}") % {self._parts} = {part}'
+            execute(
+                f"CREATE OR REPLACE TEMP TABLE holdings AS SELECT * FROM ({self._holdings}) AS h WHERE {mine}",
+                self._bound(self._holdings),
+            )
+            head = f'INSERT INTO "{name}"' if part else f'CREATE OR REPLACE TEMP TABLE "{name}" AS'
+            execute(f"{head} {query}", self._bound(query))
+        execute("DROP TABLE holdings")
+        self._view("holdings", self._holdings)
+
+    def _view(self, name: str, query: str) -> None:
+        """A temporary view; parameters cannot be bound in one and become literals."""
+        for parameter, value in self._bound(query).items():
+            literal = "NULL" if value is None else "'" + str(value).replace("'", "''") + "'"
+            kind = "TIMESTAMPTZ " if isinstance(value, datetime) else ""
+            query = re.sub(rf"\${parameter}\b", (kind + literal).replace("\\", "\\\\"), query)
+        self._connection.execute(f'CREATE OR REPLACE TEMP VIEW "{name}" AS {query}')
 
     def ask(self, name: str) -> list[dict[str, Any]]:
         """Rows of a panel as dicts, with nothing hidden in their texts; times as aware datetimes in UTC.

@@ -60,7 +60,7 @@ def build(
         "assumptions": panels.settings(),
         "bases": dict(panels.bases()),
     }
-    report["nothing"] = not (context.summary["examined"] or context.summary["allocations"])
+    report["nothing"] = not (context.summary["examined"] or context.summary["runs"])
     report["warnings"] = warnings(report)
     report["fix_first"] = fix_first(asked.get("signatures", []), context) if not only else []
     return report
@@ -111,6 +111,7 @@ def _summary(lake: panels.Lake, spans: Sequence[periods.Period]) -> dict[str, An
     (summary,) = lake.ask("trust")
     known = panels.settings()
     summary.update(
+        earlier=len(spans) - 1,
         determined=summary["failures"] - summary["undetermined"],
         window_from=f"{spans[0].starts:%Y-%m-%d}",
         window_until=f"{spans[-1].ends:%Y-%m-%d}",
@@ -125,7 +126,7 @@ def _summary(lake: panels.Lake, spans: Sequence[periods.Period]) -> dict[str, An
 def _panel(name: str, rows: list[Row], context: Context, command: str) -> dict[str, Any]:
     spec = panels.specs()[name]
     summary = context.summary
-    refused = spec.exposure and not summary["allocations"]
+    refused = spec.exposure and not summary["runs"]
     words = _Words({**summary, **weekly_stats.shares(summary)})
     return {
         "title": spec.title,
@@ -188,7 +189,7 @@ def warnings(report: Mapping[str, Any]) -> list[str]:
             f"{s['failed_runs_unexamined']:,} of {s['failed_runs']:,} runs that the scheduler calls failed were never "
             "examined: no evidence of them arrived. The counts below are too low."
         )
-    if not s["allocations"]:
+    if not s["runs"]:
         said.append(
             "No allocations in the lake: there is no exposure, so the page counts failures and refuses rates, MTTF and "
             "suspicious nodes."
@@ -198,7 +199,7 @@ def warnings(report: Mapping[str, Any]) -> list[str]:
             f"Allocations are known only up to {s['exposure_until']:%Y-%m-%d %H:%M} UTC: exposure ends there, "
             "rates of the rest of the period are too high."
         )
-    if s["allocations"] and s["without_exposure"]:
+    if s["runs"] and s["without_exposure"]:
         said.append(
             f"{s['without_exposure']:,} of {s['failures']:,} failed runs are of jobs that the allocations do not hold; "
             "rates leave them out."

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from analyzers import fleet
+from analyzers.periods import HISTORY
 from analyzers.report import panels
 
 Row = dict[str, Any]
@@ -81,9 +82,10 @@ def _changed(rows: list[Row], context: Context) -> list[Row]:
 
 
 def _signatures(rows: list[Row], context: Context) -> list[Row]:
+    earlier = context.summary.get("earlier", HISTORY)
     for row in rows:
         row["name"] = context.titles.get(row["signature"]) or row["title"] or row["signature"]
-        row["history"] = [row[f"before_{i}"] for i in (4, 3, 2, 1)] + [row["failures"]]
+        row["history"] = [*(row[f"before_{i}"] for i in range(earlier, 0, -1)), row["failures"]]
     return rows
 
 

@@ -77,7 +77,7 @@ def figures(report: Mapping[str, Any]) -> list[Figure]:
                 f"of the wall time of {plural(s['ettr_jobs'], 'failed job')}",
             )
         )
-    if "lemons" in s and s["allocations"]:
+    if "lemons" in s and s["runs"]:
         found.append(_nodes(s))
     if s["failures"]:
         found.append(

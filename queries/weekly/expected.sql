@@ -17,7 +17,7 @@ observed AS (
 SELECT
     (SELECT count(*) FROM failed_runs WHERE infrastructure AND exposed AND period IS NOT NULL) AS k,
     (SELECT count(*) FROM failed_runs WHERE NOT determined AND exposed AND period IS NOT NULL) AS undetermined,
-    (SELECT sum(node_hours) / 24 FROM exposure) AS node_days,
+    (SELECT sum(node_hours) / 24 FROM exposure WHERE period IS NOT NULL) AS node_days,
     (SELECT max(gpus) FROM runs) AS largest_gpus,
     (SELECT quantile_cont(gpus * 1.0 / nodes, 0.5) FROM runs WHERE gpus > 0) AS gpus_per_node,
     (SELECT median(gap_minutes) FROM observed) AS interval_minutes,

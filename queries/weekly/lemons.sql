@@ -5,12 +5,10 @@
 -- and node spell them differently; an accused node that no allocation holds has null node_hours.
 WITH span AS (SELECT lemon_from AS starts, $until AS ends FROM settings),
 held AS (
-    SELECT b.cluster, b.node,
-        CASE WHEN regexp_matches(b.node, '^[0-9.]+$') THEN b.node ELSE lower(split_part(b.node, '.', 1)) END AS host,
-        sum(date_diff('microsecond', greatest(b.started, s.starts), least(b.held_until, s.ends)) / 3.6e9) AS node_hours
-    FROM busy b
-    JOIN span s ON b.started < s.ends AND b.held_until > s.starts
-    GROUP BY b.cluster, b.node
+    SELECT e.cluster, e.node, e.node_hours,
+        CASE WHEN regexp_matches(e.node, '^[0-9.]+$') THEN e.node ELSE lower(split_part(e.node, '.', 1)) END AS host
+    FROM exposure e
+    WHERE e.period IS NULL
 ),
 accused AS (
     SELECT f.*, f.nodes[1] AS node, CASE WHEN regexp_matches(f.nodes[1], '^[0-9.]+$') THEN f.nodes[1]

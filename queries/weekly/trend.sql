@@ -39,6 +39,7 @@ LEFT JOIN (
 LEFT JOIN (
     SELECT period, sum(gpu_hours) AS gpu_hours, sum(node_hours) AS node_hours
     FROM exposure
+    WHERE period IS NOT NULL
     GROUP BY period
 ) e ON e.period = p.period
 ORDER BY p.period

@@ -32,6 +32,6 @@ SELECT
         JOIN failed_states s ON s.state = upper(r.state)
         LEFT JOIN (SELECT DISTINCT cluster, job FROM examined) e ON e.cluster = r.cluster AND e.job = r.job
         WHERE e.job IS NULL) AS failed_runs_unexamined,
-    (SELECT max(held_until) FROM holdings) AS exposure_until,
-    (SELECT count(*) FROM holdings) AS allocations,
+    (SELECT max(held_until) FROM runs) AS exposure_until,
+    (SELECT count(*) FROM runs) AS runs,
     (SELECT count(*) FROM failed_runs WHERE period = 0 AND NOT exposed) AS without_exposure

@@ -75,5 +75,9 @@ def test_months_are_compared_with_months_of_their_own_length():
 def test_other_spans_are_compared_with_spans_of_their_length():
     found = periods(at(2026, 11, 20), at(2026, 11, 23))
     assert [p.label for p in found][:2] == ["2026-11-08 to 2026-11-10", "2026-11-11 to 2026-11-13"]
+    assert [p.label for p in periods(at(2026, 1, 1), at(2026, 7, 1))] == [
+        "2025-07-04 to 2025-12-31",
+        "2026-01-01 to 2026-06-30",
+    ]
     assert label(at(2026, 11, 20), at(2026, 11, 21)) == "2026-11-20"
     assert label(at(2026, 11, 20, 6), at(2026, 11, 21, 7)) == "2026-11-20 06:00 to 2026-11-21 07:00"

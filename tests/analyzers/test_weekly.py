@@ -450,7 +450,9 @@ def stored(tmp_path):
             key = lake_key(table, date, row["incident"], f"v{1:017d}-00000000-0000")
             store.put(key, to_parquet(table, [row]))
     rows = connection.sql("SELECT * EXCLUDE (date) FROM allocations__files").to_arrow_table().to_pylist()
-    lakehouse.publish_allocations(store, "alps-week", "2026-11-30", rows)
+    store.put(
+        lake_key("allocations", "2026-11-30", "alps-week", f"v{1:017d}-00000000-0000"), to_parquet("allocations", rows)
+    )
     return str(tmp_path / "lake")
 
 

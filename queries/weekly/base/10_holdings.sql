@@ -12,11 +12,7 @@ SELECT
     least(coalesce(a.ended, k.last_known), k.last_known) AS held_until,
     a.ended IS NULL AS running
 FROM allocations a
-JOIN (
-    SELECT coalesce(cluster, '') AS cluster, max(greatest(started, coalesce(ended, started))) AS last_known
-    FROM allocations
-    GROUP BY coalesce(cluster, '')
-) k ON k.cluster = coalesce(a.cluster, '')
+JOIN known k ON k.cluster = coalesce(a.cluster, '')
 WHERE a.started IS NOT NULL
     AND a.node IS NOT NULL
     AND a.started < $until
