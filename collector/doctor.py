@@ -170,7 +170,7 @@ def _spool(role: str, spool: Spool) -> Iterator[Check]:
     oldest = max(ages, default=0.0)
     if oldest > OLD_TICKET:
         found = (
-            f"{len(waiting)} tickets wait, the oldest for {oldest / 3600:.1f} h: {spool.why(waiting[0]) or 'no drain'}"
+            f"{len(waiting)} tickets wait, oldest {oldest / 3600:.1f} h: {spool.why(waiting[0]) or 'no drain'}"
         )
         mend = f"systemctl status firstfault-{role}.timer; or `firstfault drain --role {role}` by hand"
         yield Check(name, "wrong", found, mend)

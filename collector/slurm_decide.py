@@ -219,8 +219,9 @@ def _wanted(state: str, end: JobEnd, record: JobRecord, attempt: int, config: Co
     if state != "COMPLETED" or not config.slurm.failed_steps or attempt > 0:
         # the worst step of an attempt leaks into the next one
         return False
-    # a step that a script itself ends with SIGTERM, such as a monitor, is no failure
-    return record.derived > 0 or (end.derived >> 8) > 0
+    # a signal too: srun kills the peers of a rank that failed, and theirs is often the highest status. A monitor that
+    # the script itself ends looks the same; the verdict will be that nothing failed.
+    return bool(record.derived or record.derived_signal or end.derived)
 
 
 # --- numbering and publishing -----------------------------------------------------------------------------------------

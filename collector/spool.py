@@ -20,6 +20,7 @@ import fcntl
 import json
 import os
 import shutil
+import stat
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -123,6 +124,8 @@ class Spool:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             mine, there = os.fstat(descriptor), path.lstat()
+            if not stat.S_ISREG(mine.st_mode):
+                raise OSError(errno.EINVAL, "no regular file")
             if (mine.st_dev, mine.st_ino) != (there.st_dev, there.st_ino):
                 raise OSError(errno.ESTALE, "it was replaced or done meanwhile")
             body = os.read(descriptor, 1 << 20)
@@ -266,8 +269,9 @@ class Spool:
                     shutil.rmtree(folder, ignore_errors=True)
                 continue
             sizes.append((changed, folder.name, _size(folder)))
-        for path in (*_entries(self.path / "tmp"), *_entries(self.path / "marks")):
-            limit = ORPHAN_AGE if path.parent.name == "tmp" else MARK_AGE
+        memories = [p for p in _entries(self.path / "new") if p.suffix == _RETRY and p.stem not in living]
+        for path in (*memories, *_entries(self.path / "tmp"), *_entries(self.path / "marks")):
+            limit = MARK_AGE if path.parent.name == "marks" else ORPHAN_AGE
             with contextlib.suppress(OSError):
                 if abs(now - path.lstat().st_mtime) > limit:
                     path.unlink()
