@@ -19,6 +19,7 @@ _ESCAPE = re.compile(r"%(?:%|(\d*)([aAbJjNnstux]))")
 _SPECIAL = re.compile(r"([*?\[\]])")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^}]*))?\}|(\w+))")
 _ASSIGNMENT = re.compile(r"^(?:export\s+|readonly\s+|local\s+)?([A-Za-z_]\w*)=(.*)$")
+_COMMAND = re.compile(r"\$\((?:[^()]|\([^()]*\))*\)|`[^`]*`")
 _OPTIONS = {"-o": "stdout", "--output": "stdout", "-e": "stderr", "--error": "stderr"}
 _PROGRAM = re.compile(
     r"(?:^|/)(?:python[\d.]*|torchrun|bash|sh|zsh|env|deepspeed|accelerate|numactl|time|nsys|apptainer|singularity|enroot)$"
@@ -186,6 +187,7 @@ def _commands(script: str) -> list[list[str]]:
     for line in joined.splitlines():
         if line.lstrip().startswith("#"):
             continue
+        line = _COMMAND.sub("*", line)
         try:
             words = shlex.split(line, comments=True)
         except ValueError:
@@ -223,7 +225,6 @@ def _substituted(text: str, variables: Mapping[str, str]) -> str:
         known = variables.get(match[1] or match[3])
         return known if known is not None else match[2] if match[2] is not None else "*"
 
-    text = re.sub(r"\$\((?:[^()]|\([^()]*\))*\)|`[^`]*`", "*", text)
     return _VARIABLE.sub(value, text.strip("\"'"))
 
 

@@ -111,6 +111,8 @@ def expand_nodes(text: str | None, limit: int = 100_000) -> list[str]:
     Several brackets in a name are expanded all (`r[1-2]n[1-4]`). Source: slurm.conf(5), "NodeName".
     """
     names: list[str] = []
+    if any(bracket in _RANGES.sub("", text or "") for bracket in "[]"):
+        return names
     for match in _LIST_PART.finditer(text or ""):
         if match[0] and match[0] != "(null)":
             names.extend(_expand(match[0], limit - len(names)))
