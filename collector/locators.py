@@ -8,7 +8,7 @@ and the pattern is tried on every line.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from collector.regex_tree import LETTERS, NEWLINE, PARSER, REPEATS, SRE, Unknown, folded_in, members_of
@@ -23,6 +23,9 @@ MAX_TIMES = 9
 """So often is a short text repeated within a literal (`{0,8}` blanks of a padded number); beyond, the literal ends."""
 WINDOW = 8
 """Bytes of a literal shown to Hyperscan, whose literal matcher hashes no more (5, 6 and 10 measured slower)."""
+
+
+_TEXT = object()
 
 
 class Literals(NamedTuple):
@@ -123,9 +126,10 @@ class _Runs:
     def _offer(self) -> None:
         folded = bool(self._folded)
         texts = {text.end.lower() if folded else text.end for text in self._texts}
-        if min(map(len, texts)) >= MIN_LITERAL:
+        shortest = min(map(len, texts))
+        if shortest >= MIN_LITERAL:
             # `(?:abc)?def`: where `abcdef` is, `def` is
-            least = (text for text in texts if not any(other in text for other in texts if other != text))
+            least = [t for t in texts if len(t) == shortest or not any(o in t for o in texts if len(o) < len(t))]
             self.found.append(Literals(tuple(sorted(least)), folded))
 
 
@@ -150,9 +154,7 @@ def requirements(
     `best` chooses one requirement for each branch of an alternation. `before`: the run that leads to the sequence.
     """
     runs = _Runs(before)
-    for op, argument in items:
-        if op is SRE.AT:
-            continue  # an anchor has no width: the run goes on
+    for op, argument in _merged(items):
         options = _options(op, argument, folded)
         if options is not None:
             runs.add(options, folded)
@@ -170,12 +172,25 @@ def requirements(
     return runs.found
 
 
+def _merged(items: Any) -> Iterator[tuple[Any, Any]]:
+    """`items` with adjacent literals as one item (_TEXT, bytes). An anchor has no width: the text goes on."""
+    text = bytearray()
+    for op, argument in items:
+        if op is SRE.LITERAL and argument != NEWLINE:
+            text.append(argument)
+        elif op is not SRE.AT:
+            if text:
+                yield _TEXT, bytes(text)
+                text.clear()
+            yield op, argument
+    if text:
+        yield _TEXT, bytes(text)
+
+
 def _options(op: Any, argument: Any, folded: bool) -> list[_Text] | None:
     """The few texts that an item can match, if it is that simple and keeps the case of its surroundings."""
-    if op is SRE.LITERAL and argument != NEWLINE:
-        return [_Text(bytes([argument]))]
-    if op is SRE.AT:
-        return [_Text(b"")]
+    if op is _TEXT:
+        return [_Text(argument)]
     if op is SRE.IN:
         try:
             members = members_of(argument, False) - {NEWLINE}  # which no line holds
@@ -200,7 +215,7 @@ def _options(op: Any, argument: Any, folded: bool) -> list[_Text] | None:
 
 def _sequence_options(items: Any, folded: bool) -> list[_Text] | None:
     texts: list[_Text] | None = [_Text(b"")]
-    for op, argument in items:
+    for op, argument in _merged(items):
         options = _options(op, argument, folded)
         if options is None or texts is None:
             return None
