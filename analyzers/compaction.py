@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +29,7 @@ from collector.lake import (
 from collector.store import Store, StoreError, StoreRefused, StoreUnavailable
 
 _GRACE = 24 * 3600.0
+_THREADS = 8
 
 
 @dataclass(slots=True)
@@ -41,17 +43,21 @@ class Report:
     problems: list[str] = field(default_factory=list)
 
 
-def compact(store: Store, *, until: str | None = None, at_least: int = 2) -> Report:
+def compact(store: Store, *, until: str | None = None, at_least: int = 2, threads: int = _THREADS) -> Report:
     """Compact each day before `until` (YYYY-MM-DD, default: all) that has `at_least` files to merge.
+
+    `threads`: objects read or removed at the same time.
 
     Raises StoreError if the store fails; a day with a damaged file is left as it is and reported.
     """
     report = Report()
     taken = snapshot.take(store)
-    for date in _days(taken, at_least):
-        if until is None or date < until:
+    with ThreadPoolExecutor(threads) as pool:
+        for date in _days(taken, at_least):
+            if until is not None and date >= until:
+                continue
             try:
-                _compact_day(store, taken, date, report)
+                _compact_day(store, pool, taken, date, report)
             except (StoreUnavailable, StoreRefused):
                 raise
             except StoreError as error:
@@ -72,13 +78,13 @@ def _days(taken: snapshot.Snapshot, at_least: int) -> Iterator[str]:
             yield date
 
 
-def _compact_day(store: Store, taken: snapshot.Snapshot, date: str, report: Report) -> None:
+def _compact_day(store: Store, pool: ThreadPoolExecutor, taken: snapshot.Snapshot, date: str, report: Report) -> None:
     old = [manifest for manifest in taken.manifests if manifest.date == date]
     version = new_version("0" * 8, max((manifest.version for manifest in old), default=None))
     merging = {table: [file for file in taken.files[table] if file.date == date] for table in LAKE_TABLES}
     files: dict[str, str] = {}
     for table in LAKE_TABLES:
-        merged = _merged(store, taken, table, merging[table], old)
+        merged = _merged(store, pool, taken, table, merging[table], old)
         if merged is not None:
             files[table] = lake_key(table, date, DAY_UNIT, version)
             store.put(files[table], merged)
@@ -90,9 +96,8 @@ def _compact_day(store: Store, taken: snapshot.Snapshot, date: str, report: Repo
     report.days.append(date)
     # manifests before their day files: a manifest must never name a file that is gone
     covered = [file.object.key for listed in merging.values() for file in listed]
-    for key in (*covered, *(m.key for m in old), *(key for m in old for key in m.files.values())):
-        store.delete(key)
-        report.removed += 1
+    for keys in (covered, [m.key for m in old], [key for m in old for key in m.files.values()]):
+        report.removed += len(list(pool.map(store.delete, keys)))
 
 
 def _units(
@@ -107,14 +112,15 @@ def _units(
 
 
 def _merged(
-    store: Store, taken: snapshot.Snapshot, table: str, files: Sequence[LakeFile], old: Sequence[snapshot.Manifest]
+    store: Store, pool: ThreadPoolExecutor, taken: snapshot.Snapshot, table: str, files: Sequence[LakeFile],
+    old: Sequence[snapshot.Manifest],
 ) -> bytes | None:  # fmt: skip
     """The day's current rows of a table as a Parquet file; None if there are none."""
     import pyarrow as pa
 
     unit = "_unit" if table in snapshot.OWN_UNITS else "incident"
     extra = (unit,) if unit == "_unit" else ()
-    parts = [_loaded(store, table, file, unit) for file in files]
+    parts = list(pool.map(lambda file: _loaded(store, table, file, unit), files))
     for manifest in old:
         if table in manifest.files:
             key = manifest.files[table]

@@ -213,7 +213,7 @@ def test_killed_at_every_change(tmp_path: Path) -> None:
         store = LocalStore(tmp_path / str(after))
         changed_twice(store)
         try:
-            compaction.compact(Killed(store.root, after))
+            compaction.compact(Killed(store.root, after), threads=1)
             break
         except Stop:
             pass
@@ -270,7 +270,7 @@ def test_two_compactions_that_meet_lose_nothing(tmp_path: Path) -> None:
                 self.left -= 1
 
         meeting = Meeting(store.root, moment)
-        compaction.compact(meeting)
+        compaction.compact(meeting, threads=1)
         assert contents(store) == expected, f"met at change {moment}"
         if not meeting.met:
             break
@@ -297,7 +297,7 @@ def test_an_analysis_in_the_middle_of_a_compaction_counts(tmp_path: Path) -> Non
                 self.left -= 1
 
         meeting = Meeting(store.root, moment)
-        compaction.compact(meeting)
+        compaction.compact(meeting, threads=1)
         expected = 3 if meeting.met else 1
         assert [mark for incident, mark, _ in contents(store)["verdicts"] if incident == "slurm-c-5-0"] == [expected]
         compaction.compact(store)
