@@ -172,3 +172,27 @@ def test_only_the_tables_that_a_query_needs_are_listed(tmp_path: Path) -> None:
 
     query(Watched(tmp_path), "SELECT count(*) FROM failures")
     assert {prefix.split("/")[1] for prefix in asked} == {"verdicts", "incidents", "_days"}
+
+
+def test_other_engines_read_the_folders_as_they_are(tmp_path: Path) -> None:
+    """Spark, Trino and the like see a hive layout: single files and day files of one schema, manifests hidden."""
+    import duckdb
+    import pyarrow.dataset as ds
+
+    from analyzers import compaction
+
+    store = LocalStore(tmp_path)
+    for number in range(3):
+        row = {"incident": f"i{number}", "date": "2026-12-01", "status": "suspected", "ranks": [number]}
+        key = lake.lake_key("verdicts", "2026-12-01", f"i{number}", lake.new_version("0" * 8, None))
+        store.put(key, lake.to_parquet("verdicts", [row]))
+        if number == 1:
+            compaction.compact(store)
+    folder = tmp_path / "lake" / "verdicts"
+    loaded = ds.dataset(folder, format="parquet", partitioning="hive").to_table()
+    assert sorted(loaded.column("incident").to_pylist()) == ["i0", "i1", "i2"]
+    assert set(loaded.column("date").to_pylist()) == {"2026-12-01"}
+    text = (
+        f"SELECT incident, ranks FROM read_parquet('{folder}/*/*.parquet', hive_partitioning = true) ORDER BY incident"
+    )
+    assert duckdb.connect().execute(text).fetchall() == [("i0", [0]), ("i1", [1]), ("i2", [2])]
