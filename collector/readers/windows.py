@@ -45,6 +45,15 @@ class Gap(NamedTuple):
     why: str
 
 
+class _Hits(NamedTuple):
+    """What one pass over a log found."""
+
+    places: list[tuple[int, int]]
+    """(line, offset) of the first and the last hits."""
+    size: int
+    newlines: int
+
+
 class _Counting:
     """Counts bytes and newlines of what a prefilter reads, so that no second pass is needed to number lines."""
 
@@ -55,14 +64,17 @@ class _Counting:
 
     def read(self, size: int = -1) -> bytes:
         data = self._raw.read(size)
-        self.bytes += len(data)
-        self.newlines += count_newlines(io.BytesIO(data), 0, len(data))
+        self._count(data)
         return data
 
-    def readinto(self, buffer: bytearray) -> int:
-        data = self.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
+    def readinto(self, buffer: memoryview) -> int:
+        size = int(self._raw.readinto(buffer))  # type: ignore[attr-defined]  # BinaryIO lacks what all of them have
+        self._count(buffer[:size])
+        return size
+
+    def _count(self, data: bytes | memoryview) -> None:
+        self.bytes += len(data)
+        self.newlines += count_newlines(io.BytesIO(data), 0, len(data))
 
 
 def select(
@@ -72,25 +84,20 @@ def select(
 
     `max_lines` bounds the number of lines (roughly, for files with hits). Raises OSError if the file cannot be read.
     """
+    found: _Hits | None = None
     with opener() as file:
-        data = _read_up_to(file, FULL_BYTES + 1)
-    if len(data) <= FULL_BYTES:
-        if count_newlines(io.BytesIO(data), 0, len(data)) <= max_lines:
-            return _cut_all(list(_split(data, 1, 0)))
-        return _cut_all(*_windows(lambda: io.BytesIO(data), max_lines, locate))
-    return _cut_all(*_windows(opener, max_lines, locate))
-
-
-def _read_up_to(file: BinaryIO, size: int) -> bytes:
-    chunks = []
-    left = size
-    while left > 0:
-        chunk = file.read(min(left, 4 << 20))
-        if not chunk:
-            break
-        chunks.append(chunk)
-        left -= len(chunk)
-    return b"".join(chunks)
+        # What will be cut anyway is not read whole first: no memory is mapped anew for each of a thousand files, and a
+        # stream stays in the processor's caches. What cannot seek (compressed) would have to be read three times.
+        if file.seekable() and file.seek(0, io.SEEK_END) > 2 * _LINE * max_lines:
+            found = _hits(opener, locate)
+    if found is None or (found.size <= FULL_BYTES and found.newlines <= max_lines):
+        with opener() as file:
+            data = file.read(FULL_BYTES + 1)
+        if len(data) <= FULL_BYTES:
+            if count_newlines(io.BytesIO(data), 0, len(data)) <= max_lines:
+                return _cut_all(list(_split(data, 1, 0)))
+            return _cut_all(*_windows(lambda: io.BytesIO(data), max_lines, _hits(lambda: io.BytesIO(data), locate)))
+    return _cut_all(*_windows(opener, max_lines, found or _hits(opener, locate)))
 
 
 def _split(data: bytes, line: int, offset: int) -> Iterator[RawLine]:
@@ -113,12 +120,11 @@ def _cut_all(lines: list[RawLine], gaps: list[Gap] | None = None) -> tuple[list[
     return lines, gaps
 
 
-def _hits(opener: Callable[[], BinaryIO], locate: Locate | None) -> tuple[list[tuple[int, int]], int, int]:
-    """(line, offset) of the first and last hits, total bytes, total newlines."""
+def _hits(opener: Callable[[], BinaryIO], locate: Locate | None) -> _Hits:
     first: list[tuple[int, int]] = []
     last: list[tuple[int, int]] = []
     with opener() as file:
-        counting = _Counting(file)
+        counting = _Counting(getattr(file, "raw", file))  # its blocks need no buffer of their own
         if locate is not None:
             for _, line, offset, _ in locate(counting):  # type: ignore[arg-type]
                 if len(first) < _MAX_HITS:
@@ -129,12 +135,12 @@ def _hits(opener: Callable[[], BinaryIO], locate: Locate | None) -> tuple[list[t
                         del last[: -2 * _MAX_HITS]
         while counting.read(8 << 20):
             pass
-    return first + last[-_MAX_HITS:], counting.bytes, counting.newlines
+    return _Hits(first + last[-_MAX_HITS:], counting.bytes, counting.newlines)
 
 
-def _windows(opener: Callable[[], BinaryIO], max_lines: int, locate: Locate | None) -> tuple[list[RawLine], list[Gap]]:
+def _windows(opener: Callable[[], BinaryIO], max_lines: int, found: _Hits) -> tuple[list[RawLine], list[Gap]]:
     """Head, tail and neighbourhoods of hits of a file that is too large to hold."""
-    hits, size, newlines = _hits(opener, locate)
+    hits, size, newlines = found
     head_bytes = min(max(max_lines // 4, 50) * _LINE, 4 << 20)
     tail_bytes = min(max(max_lines // 2, 100) * _LINE, 8 << 20)
     spans = [(0, head_bytes), (max(size - tail_bytes, 0), size)]
@@ -148,11 +154,20 @@ def _windows(opener: Callable[[], BinaryIO], max_lines: int, locate: Locate | No
             if start > end:
                 gaps.append(Gap(end, start, "middle of a large log"))
             begin = max(start - 1, 0)  # the byte before tells whether the window begins with a whole line
-            file.seek(begin)
-            data = _read_up_to(file, stop - begin)
+            _go_on(file, end, begin)
+            data = file.read(stop - begin)
             kept.extend(_numbered(data, begin, size, newlines, anchors))
             end = stop
     return kept, gaps
+
+
+def _go_on(file: BinaryIO, start: int, stop: int) -> None:
+    """Move forward from `start` to `stop`, by reading if the file (a compressed one) cannot seek."""
+    if file.seekable():
+        file.seek(stop)
+        return
+    while start < stop and (passed := len(file.read(min(stop - start, 1 << 20)))):
+        start += passed
 
 
 def _merge(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -116,6 +116,38 @@ def test_a_huge_line_that_is_all_there_is(tmp_path: Path) -> None:
     assert gaps
 
 
+class Unseekable(io.BufferedReader):
+    """What a decompressor gives: bytes in order, once."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(io.BytesIO(data))
+
+    def seekable(self) -> bool:
+        return False
+
+    def seek(self, *_: int) -> int:
+        raise io.UnsupportedOperation("seek")
+
+
+@pytest.mark.parametrize("whole", [1 << 10, 32 << 20], ids=["larger than what is held", "held"])
+def test_compressed_logs_are_read_like_others(monkeypatch: pytest.MonkeyPatch, whole: int) -> None:
+    monkeypatch.setattr(windows, "FULL_BYTES", whole)
+    body = [b"step %06d loss 2.0 lr 0.001 tokens 12345" % i for i in range(40_000)]
+    body[20_000] = b"KeyError: 'labels'"
+    data = b"\n".join(body) + b"\n"
+    lines, gaps = windows.select(lambda: Unseekable(data), 500, locate)
+    assert {1, 20_001, 40_000} <= {line.line for line in lines} and len(gaps) == 2
+    assert (lines, gaps) == select(data, 500)
+    check(data, lines, gaps)
+
+
+def test_long_lines_are_kept_if_they_are_few() -> None:
+    data = b"".join(b"%03d " % i + b"x" * 2000 + b"\n" for i in range(300))
+    lines, gaps = select(data, 400)
+    assert len(lines) == 300 and not gaps
+    check(data, lines, gaps)
+
+
 def test_a_long_line_keeps_head_and_tail() -> None:
     (line,), (gap,) = select(b"HEAD" + b"x" * 300_000 + b"TAIL\n", 10)
     assert line.data.startswith(b"HEAD") and line.data.endswith(b"TAIL") and len(line.data) < 80_000
