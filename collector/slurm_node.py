@@ -28,7 +28,7 @@ from collector.slurm_ticket import JobEnd, expand_nodes
 from collector.sources.rank_logs import RankLogs
 from collector.sources.slurm_job import NodeEvidence
 from collector.spool import Spool, Ticket
-from collector.store import StoreUnavailable
+from collector.store import StoreError
 
 ASK_FAILED, ASK_CLEAN = 2.0, 20.0
 """Seconds after which the job's first node asks Slurm itself, so that a requeue finds the output copied."""
@@ -65,9 +65,9 @@ def handle(ctx: Context, spool: Spool, ticket: Ticket, end: JobEnd) -> Answer:
     """One step of a node's ticket. Raises StoreError, OSError (full disk)."""
     work = _Work(ctx, spool, ticket, end, end.node or socket.gethostname().partition(".")[0])
     try:
-        decisions = published(ctx.store, ctx.cluster(end), end.job)
-        down = None
-    except StoreUnavailable as error:
+        decisions, down = published(ctx.store, ctx.cluster(end), end.job), None
+    except StoreError as error:
+        # whatever is wrong with it, what can be lost is saved first
         decisions, down = [], error
     decision = of_ticket(end, decisions)
     if decision is not None and spool.marked(_mark(work, decision)) is not None:
