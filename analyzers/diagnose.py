@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from analyzers import waiting_stacks
 from analyzers.attribute import attribute, demote_stops, mark_progress
 from analyzers.case import Case, Observation
+from analyzers.fates import fates
 from analyzers.clocks import align
 from analyzers.gather import Evidence, gather
 from analyzers.placement import locate
 from analyzers.signatures import SignatureSet, load
+from analyzers.undated import doubt
 from collector import __version__
 from collector.model import Budget, LedgerEntry, Outcome
 from collector.readers import tracebacks
@@ -89,6 +91,8 @@ def build_case(evidence: Evidence, known: SignatureSet) -> Case:
         tables=tables,
         ledger=[*evidence.ledger, *clock_notes],
     )
+    # a launcher's statement about a rank that printed nothing makes the job larger than its lines do
+    case.world_size = max(case.world_size or 0, len(fates(case))) or None
     stacks = waiting_stacks.rows(case)
     if stacks:
         case.tables = {**case.tables, "stack_frames": stacks}
@@ -144,6 +148,7 @@ def examine(case: Case) -> list[Observation]:
     attribute(case, observations)
     locate(case, observations)
     mark_progress(case, observations)
+    doubt(case, observations)
     demote_stops(case, observations)
     return observations
 

@@ -50,7 +50,7 @@ def _observation(event: Event, facts: Mapping[str, Any], rank: int | None, **mor
     if event.pids:
         detail["pid"] = event.pids[0]
         detail["pids"] = event.pids
-    if event.inside is None and event.at_lo is None:
+    if event.inside is None:
         detail["undated"] = True
     detail.update(more.pop("detail", {}))
     if facts.get("fix"):

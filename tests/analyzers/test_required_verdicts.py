@@ -64,6 +64,7 @@ def test_every_failure_has_a_twin_that_does_not_accuse() -> None:
     for failure, twin in (
         ("xid-13-program", "xid-13-yesterday"),
         ("xid-31-program", "xid-31-yesterday"),
+        ("xid-79-undated", "xid-79-undated-beside-exception"),
         ("xid-45-after-79", "xid-45-at-teardown"),
         ("xid-43-after-assert", "xid-43-alone"),
         ("oom-killed-rank", "oom-killed-bystander"),

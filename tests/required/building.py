@@ -26,6 +26,8 @@ class Run:
         self.size = len(nodes) * each
         self.skew: dict[str, timedelta] = {}
         """What a node's clock is ahead."""
+        self.uptime = False
+        """Kernel logs with seconds since boot, as dmesg prints them by default."""
         self.logs: dict[int, list[str]] = {rank: [] for rank in range(self.size)}
         self.files: dict[str, list[str]] = {}
 
@@ -175,6 +177,8 @@ class Run:
         """Lines of `dmesg --time-format iso` of a node."""
         moment = self.shown(node, at)
         stamp = f"{moment:%Y-%m-%dT%H:%M:%S},{moment.microsecond:06d}+00:00"
+        if self.uptime:
+            stamp = f"[{(at + timedelta(days=2)).total_seconds():12.6f}]"
         self.files.setdefault(f"{node}/dmesg.txt", []).extend(f"{stamp} {message}" for message in messages)
 
     def quiet_kernel(self) -> None:
