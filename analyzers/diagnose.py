@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from analyzers import waiting_stacks
 from analyzers.attribute import attribute, demote_stops, mark_progress
 from analyzers.case import Case, Observation
-from analyzers.fates import fates
 from analyzers.clocks import align
+from analyzers.fates import fates
 from analyzers.gather import Evidence, gather
 from analyzers.placement import locate
 from analyzers.signatures import SignatureSet, load

@@ -77,6 +77,8 @@ def rank(
 def _of(incident: str, found: Mapping[str, list[dict[str, Any]]]) -> Ranking:
     mine = {name: [row for row in listed if row["incident"] == incident] for name, listed in found.items()}
     mine["candidates"].sort(key=lambda row: (-row["score"], row["at_lo"] or 1 << 62, row["seq"] or 0, row["failure"]))
+    mine["explanations"].sort(key=lambda row: (row["effect_id"], row["cause_id"], row["how"]))
+    mine["collateral"].sort(key=lambda row: (row["first_id"], row["signature"]))
     return Ranking(mine["candidates"], mine["collateral"], mine["explanations"])
 
 

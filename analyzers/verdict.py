@@ -121,6 +121,11 @@ def _cite(seen: Observation) -> dict[str, Any]:
     return {"path": seen.path, "line": seen.line, "rank": seen.rank, "text": seen.text}
 
 
+def _distinct(cites: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each cited line once, in order."""
+    return list({(cite["path"], cite["line"], cite["text"]): cite for cite in reversed(cites)}.values())[::-1]
+
+
 def _nodes(case: Case, ranks: Sequence[int], seen: Observation) -> list[str]:
     if seen.detail.get("nodes"):
         return [str(node) for node in seen.detail["nodes"]]
@@ -160,7 +165,7 @@ def _named(
         "nodes": _nodes(case, ranks, seen),
         "at": iso(seen.at_lo),
         "why": _why(case, seen, top, status),
-        "evidence": evidence,
+        "evidence": _distinct(evidence),
         "fix": list(known.get("fix") or seen.detail.get("fix") or []),
         "verify": list(known.get("verify") or []),
         "missing": list(dict.fromkeys(missing)),
