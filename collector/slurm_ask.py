@@ -32,6 +32,8 @@ MANY = 8
 _GONE = re.compile(r"Invalid job id|invalid job id|slurm_load_jobs error: Invalid")
 _VERSION = re.compile(r"(\d+)\.(\d+)\.\d+")
 _MAX_OUTPUT = 256 << 20
+_DETAILS = ("--details",)
+"""Without it the worst exit code of a step is not shown, and the hooks may run before the step has reported it."""
 
 
 class Unanswered(Exception):
@@ -92,7 +94,7 @@ def record(tools: Tools, job: int) -> tuple[JobRecord | None, str]:
     if tools.pyslurm and (found := _by_pyslurm(tools, job)) is not None:
         return found, ""
     try:
-        text = tools.run("scontrol", "show", "job", str(job))
+        text = tools.run("scontrol", *_DETAILS, "show", "job", str(job))
     except Unanswered as error:
         if _GONE.search(str(error)):
             return None, ""
@@ -104,7 +106,7 @@ def records(tools: Tools, jobs: Sequence[int]) -> dict[int, tuple[JobRecord | No
     """`record` of several jobs, with one question for many. Raises Unanswered."""
     if len(jobs) < MANY:
         return {job: record(tools, job) for job in jobs}
-    text = tools.run("scontrol", "show", "jobs")
+    text = tools.run("scontrol", *_DETAILS, "show", "jobs")
     known: dict[int, tuple[JobRecord | None, str]] = dict.fromkeys(jobs, (None, ""))
     for block in re.split(r"\n(?=JobId=\d+ )", text.lstrip("\n")):
         for one in parse_scontrol(block):

@@ -17,7 +17,12 @@ from collector.model import Artifact, ArtifactKind, Budget, LedgerEntry, Origin,
 
 _MAX_FILE = 32 << 20
 _ISO = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.,]\d+[+-]\d\d:?\d\d")
-_CGROUP = re.compile(rb"/job_(\d{1,18})/")
+_JOB_CGROUP = re.compile(rb"/job_(\d{1,18})\b")
+_OOM = re.compile(rb"oom-kill:constraint=CONSTRAINT_(\w+)")
+_VICTIM = re.compile(rb"Killed process (\d+)")
+_REAPED = re.compile(rb"oom_reaper: reaped process (\d+)")
+_REPORT_LINES = 5000
+"""Lines of one report: the kernel lists every process of the machine in it."""
 _BEFORE, _AFTER = 2.0, 120.0
 """Seconds around the job: the kernel's clock drifts against the wall's, and a driver may speak late."""
 _UNKNOWN = 600.0
@@ -119,28 +124,60 @@ class NodeEvidence:
 def cut_to(dmesg: bytes, started: float | None, ended: float, jobs: tuple[int, ...] = ()) -> bytes | None:
     """The lines of a `dmesg --time-format=iso` within the job's time; None if no line has such a time.
 
-    Lines without a time belong to the one before. Without a start the last ten minutes are taken. Of a node that
-    several jobs share, the kills in the cgroups of other jobs than `jobs` are left out.
+    Lines without a time belong to the one before. Without a start the last ten minutes are taken. With `jobs`, reports
+    of kills that hit somebody else's memory cgroup are left out: a node may be shared.
     """
     first = started - _BEFORE if started is not None else ended - _UNKNOWN
     kept: list[bytes] = []
-    inside = seen = foreign = False
+    inside = seen = False
     for line in dmesg.splitlines(keepends=True):
         match = _ISO.match(line)
         if match is not None:
             seen = True
             at = _seconds(match[0])
             inside = at is not None and first <= at <= ended + _AFTER
-        if (job := _CGROUP.search(line)) is not None:
-            foreign = bool(jobs) and int(job[1]) not in jobs
-        elif foreign and b"Killed process" in line:
-            foreign = False
-            continue
-        if inside and not (foreign and job is not None):
+        if inside:
             kept.append(line)
     if not seen and dmesg.strip():
         return None
-    return b"".join(kept)
+    return b"".join(_without_foreign_kills(kept, jobs) if jobs else kept)
+
+
+def _without_foreign_kills(lines: list[bytes], jobs: tuple[int, ...]) -> Iterator[bytes]:
+    """The lines without out-of-memory reports (from `invoked oom-killer` to `oom_reaper`) of other cgroups."""
+    report: list[bytes] = []
+    open_report = foreign = False
+    dropped: set[bytes] = set()
+    for line in lines:
+        if b"invoked oom-killer" in line:
+            yield from report
+            report, open_report, foreign = [], True, False
+        if (said := _OOM.search(line)) is not None:
+            foreign = _is_foreign(line, said, jobs)
+        victim = _VICTIM.search(line)
+        if victim is not None and foreign:
+            dropped.add(victim[1])
+            report, open_report, foreign = [], False, False
+            continue
+        if (reaped := _REAPED.search(line)) is not None and reaped[1] in dropped:
+            continue
+        if open_report or foreign:
+            report.append(line)
+            if victim is not None or len(report) > _REPORT_LINES:
+                yield from report
+                report, open_report, foreign = [], False, False
+        else:
+            yield line
+    if not foreign:
+        yield from report
+
+
+def _is_foreign(line: bytes, said: re.Match[bytes], jobs: tuple[int, ...]) -> bool:
+    """True if the cgroup that ran out is neither one of the job, nor one of Slurm's daemons, nor the whole machine."""
+    owner = _JOB_CGROUP.search(line)
+    if owner is not None:
+        return int(owner[1]) not in jobs
+    return said[1] == b"MEMCG" and b"slurm" not in line
 
 
 def _seconds(stamp: bytes) -> float | None:

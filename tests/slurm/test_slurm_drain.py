@@ -28,6 +28,7 @@ UID = 65534
 CHECKOUT = Path(__file__).parents[2]
 
 SCONTROL = """#!/bin/sh
+[ "$1" = --details ] && shift
 echo "$@" >>{root}/asked
 [ -e {root}/hang ] && sleep 60
 [ -e {root}/down ] && {{ echo "slurm_load_jobs error: Unable to contact slurm controller" >&2; exit 1; }}
@@ -323,28 +324,45 @@ def test_names_of_people_and_nodes_are_hidden(site: Site) -> None:
             assert not {"n1", "n2", "nobody"} & {word.strip(",.()[]") for word in words}, row
 
 
-def test_hook_that_kept_nothing_and_old_kernel_news(site: Site) -> None:
-    """The kernel log is cut to the job's time: the kill of an earlier job is not this one's."""
+def kernel(age: int, *texts: str) -> str:
+    """Lines of `dmesg --time-format=iso`, so many seconds ago."""
+    at = time.strftime("%Y-%m-%dT%H:%M:%S,000000+00:00 ", time.gmtime(time.time() - age))
+    return "".join(at + text + "\n" for text in texts)
+
+
+def kill(cgroup: str, pid: int, constraint: str = "MEMCG") -> list[str]:
+    """The lines that the kernel prints about one kill."""
+    return [
+        f"python invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0 ({pid})",
+        f"[ {pid} ]  1000 {pid}   123   45  0  0 python",
+        f"oom-kill:constraint=CONSTRAINT_{constraint},oom_memcg={cgroup},task_memcg={cgroup},task=python,pid={pid},uid=1",
+        f"Memory cgroup out of memory: Killed process {pid} (python) total-vm:1kB",
+        f"oom_reaper: reaped process {pid} (python), now anon-rss:0kB",
+    ]
+
+
+def test_only_this_jobs_kernel_news(site: Site) -> None:
+    """Kills of an earlier job, of a neighbour on the same node and of a container are not this job's."""
     site.record(7, "FAILED")
     site.ticket("head", 7)
     name = site.ticket("node", 7)
-    evidence = site.root / "node" / "evidence" / name
-
-    def line(age: int, text: str) -> str:
-        return time.strftime("%Y-%m-%dT%H:%M:%S,000000+00:00 ", time.gmtime(time.time() - age)) + text + "\n"
-
-    (evidence / "dmesg.txt").write_text(
-        line(4000, "Out of memory: Killed process 1 (old)")
-        + line(12, "oom-kill:constraint=CONSTRAINT_MEMCG,task_memcg=/slurm/uid_1/job_99/step_0,task=other,pid=5,uid=1")
-        + line(12, "Memory cgroup out of memory: Killed process 5 (other)")
-        + line(10, "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.")
+    (site.root / "node" / "evidence" / name / "dmesg.txt").write_text(
+        kernel(4000, *kill("/slurm/uid_1/job_7/step_0", 7100))
+        + kernel(12, *kill("/slurm/uid_1/job_99/step_0/task_0", 7101))
+        + kernel(12, *kill("/kubepods/burstable/pod1", 7102))
+        + kernel(11, *kill("/system.slice/slurmstepd.scope/job_7/step_0/user", 7103))
+        + kernel(11, *kill("/", 7104, "NONE"))
+        + kernel(11, *kill("/system.slice/slurmd.service", 7105))
+        + kernel(10, "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.")
     )
     drain(site.ctx, linger=10)
     rows = read_raw(site.ctx.store, "artifacts", "slurm-c-7-0").to_pylist()
-    (kernel,) = [row for row in rows if row["kind"] == "kernel_log"]
-    assert kernel["content"].count(b"\n") == 1
-    assert b"fallen off the bus" in kernel["content"]
-    assert kernel["node"] == "n1"
+    (log,) = [row for row in rows if row["kind"] == "kernel_log"]
+    text = log["content"].decode()
+    assert log["node"] == "n1"
+    assert [pid for pid in range(7100, 7106) if f"Killed process {pid}" in text] == [7103, 7104, 7105]
+    assert not [pid for pid in (7100, 7101, 7102) if str(pid) in text]
+    assert "fallen off the bus" in text
 
 
 def test_what_is_no_ticket_is_given_up_with_a_reason(site: Site) -> None:
