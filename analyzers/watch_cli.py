@@ -141,7 +141,7 @@ def _talk(controller: Any, stop: threading.Event) -> None:
     """Say what changed, until told to stop."""
     before: dict[str, Any] = {}
     while not stop.wait(1.0):
-        now = {"counts": dict(controller.counts + controller.closer.counts)}
+        now: dict[str, Any] = {"counts": dict(controller.counts + controller.closer.counts)}
         now["trouble"] = controller.trouble or controller.closer.trouble or controller.shipper.trouble
         now["watch"] = next((each.trouble for each in controller.reflectors if each.trouble), None)
         if now != before:

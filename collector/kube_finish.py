@@ -11,7 +11,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -91,6 +91,10 @@ class Finisher:
 
     def head(self, incident: Incident) -> None:
         """Write what the objects say as origin `head`. Raises StoreError."""
+        # other threads go on taking pods in: everything here speaks of one moment
+        incident = replace(
+            incident, objects=dict(incident.objects), seen=dict(incident.seen), parts=dict(incident.parts)
+        )  # fmt: skip
         rows = list(self._missing(incident))
         events, nodes = self._events(incident, rows), self._nodes(incident, rows)
         where = places(incident)

@@ -84,8 +84,8 @@ class Incident:
     head_written: bool = False
     """True once the objects are safe in the store."""
     verdict: str | None = None
-    told_at: float | None = None
-    """Unix seconds at which the last head was written."""
+    last_head_written: bool = False
+    """True once what was known at its end is in the store."""
     analyses: int = 0
     """Analyses that failed."""
 
@@ -148,9 +148,10 @@ class Incident:
             part.state = "gone"
 
     def handled(self) -> list[list[Any]]:
-        """Keys of the runs (and pods without runs) that belong to this attempt, for the record."""
-        keys = {part.key for part in self.parts.values()}
-        keys.update((uid, "", 0) for uid in self.objects)
+        """Keys of the runs and pods that ended with this attempt, for the record; what still runs may fail later."""
+        keys = {part.key for part in self.parts.values() if part.run.state == "terminated"}
+        ended = (view(pod) for pod in self.objects.values())
+        keys.update((pod.uid, "", 0) for pod in ended if pod.over or pod.deleting or not pod.runs)
         return [list(key) for key in sorted(keys)]
 
     def ending(self, views: Mapping[str, Pod], now: float, settings: Settings) -> str | None:

@@ -59,11 +59,11 @@ def _samples(controller: Controller | None) -> Iterator[tuple[str, list[str]]]:
     yield "leader", [_sample("leader", 0 if controller is None else 1)]
     if controller is None:
         return
-    counts = sorted(controller.counts.items())
+    counts = sorted((controller.counts + controller.closer.counts).items())
     yield "incidents_total", [_sample("incidents_total", n, event=event) for event, n in counts]
     yield "incidents_open", [_sample("incidents_open", len(controller.incidents))]
-    yield "incidents_closing", [_sample("incidents_closing", len(controller.closing))]
-    verdicts = sorted(controller.verdicts.items())
+    yield "incidents_closing", [_sample("incidents_closing", len(controller.closer.waiting))]
+    verdicts = sorted(controller.closer.verdicts.items())
     yield "verdicts_total", [_sample("verdicts_total", n, status=s, cause=c) for (s, c), n in verdicts]
     yield "log_bytes_total", [_sample("log_bytes_total", controller.readers.bytes)]
     yield "log_streams", [_sample("log_streams", controller.readers.busy)]

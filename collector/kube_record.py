@@ -40,6 +40,16 @@ class Records:
         self._remember(uid, found)
         return found  # type: ignore[no-any-return]
 
+    def fresh_copy(self, uid: str) -> dict[str, Any]:
+        """The record as it stands in the store now, written by another process. Raises StoreError."""
+        self._cache.pop(uid, None)
+        try:
+            found: dict[str, Any] = json.loads(self._store.get(f"{self._root}/jobs/{safe_name(uid)}.json"))
+        except (StoreMissing, ValueError):
+            found = {"attempts": []}
+        self._remember(uid, found)
+        return found
+
     def _local(self, uid: str) -> dict[str, Any] | None:
         try:
             return json.loads(self._spool.marked(f"job-{safe_name(uid)}") or "null")  # type: ignore[no-any-return]
@@ -122,6 +132,11 @@ class Records:
         return found
 
     def fresh(self, job: JobRef, counted: int | None, now: float, first: str) -> Incident:
-        """A new incident of a job."""
+        """A new incident of a job; the one that an earlier controller opened for it and could not close, if any."""
+        for row in (self.load(job.uid) or {"attempts": []})["attempts"]:
+            if not row.get("closed"):
+                incident = Incident(job, int(row["attempt"]), row["id"], float(row["opened"]), row.get("first", first))
+                incident.quiet_since, incident.resumed = now, True
+                return incident
         attempt = self.next_attempt(job, counted)
         return Incident(job, attempt, incident_id(self._cluster, job, attempt), now, first, quiet_since=now)

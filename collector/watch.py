@@ -17,7 +17,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from collector.kube_api import Api, KubeError, NotFound, path_of
+from collector.kube_close import Closer
 from collector.kube_evidence import first_failure, masked
+from collector.kube_finalizer import Holder
 from collector.kube_finish import Finisher, places
 from collector.kube_incident import Incident, Part
 from collector.kube_jobs import (
@@ -44,9 +46,6 @@ from collector.store import Store, StoreError
 
 _TICK = 0.5
 _LATER = 2.0
-_BATCH = 50
-_ANALYSES = 4
-"""Tries of an analysis; later ones are for `firstfault analyze`."""
 
 
 class Controller:
@@ -58,21 +57,17 @@ class Controller:
     ) -> None:  # fmt: skip
         """`analyse`: makes the verdict of a closed incident; without it evidence is collected only."""
         self.api, self.settings = api, settings
-        self._analyse = analyse
         self.shipper = Shipper(spool, store, names=names)
         self.owners = Owners(api)
         self.records = Records(store, spool, settings.cluster)
-        self.finisher = Finisher(api, store, settings, names)
+        self._lock = threading.RLock()
+        self.closer = Closer(Finisher(api, store, settings, names), self.records, self.shipper, analyse, self._lock)
         self.readers = Readers(api, self.shipper, settings, self._place, self._poke)
         self.incidents: dict[str, Incident] = {}
         """Job uid -> its open incident."""
-        self.closing: list[Incident] = []
-        """Closed, and not all of it is in the store and told yet."""
+        self.holder = Holder(api, settings.finalizer_seconds, self._on_disk) if settings.finalizer else None
         self.counts: Counter[str] = Counter()
-        self.verdicts: Counter[tuple[str, str]] = Counter()
-        """(status, cause) -> number."""
         self.trouble: str | None = None
-        self._lock = threading.RLock()
         self._queue: OrderedDict[str, tuple[float, str, dict[str, Any]]] = OrderedDict()
         self._wake, self._halt = threading.Event(), threading.Event()
         self._stuck: set[str] = set()
@@ -148,7 +143,8 @@ class Controller:
         owner = view(item).owner
         if owner is None or kind_of(owner[0], owner[1]) is None:
             return
-        known = any(meta["uid"] in incident.objects for incident in list(self.incidents.values()))
+        held = self.holder is not None
+        known = held or any(meta["uid"] in incident.objects for incident in list(self.incidents.values()))
         if known or self.incidents or failures(item) or unschedulable(item):
             with self._lock:
                 self._queue[str(meta["uid"])] = (0.0, kind, masked(item))
@@ -176,6 +172,11 @@ class Controller:
         job = self.owners.job(pod.namespace, owner)
         if job is None or not self._selected(job, item):
             return
+        self._take_note(job, pod, item, now)
+        if self.holder is not None and kind != "DELETED":
+            self.holder.seen(item)
+
+    def _take_note(self, job: JobRef, pod: Pod, item: dict[str, Any], now: float) -> None:
         with self._lock:
             incident = self.incidents.get(job.uid)
         if incident is None:
@@ -229,7 +230,12 @@ class Controller:
             return
         with self._lock:
             self.incidents[job.uid] = incident
-        self.counts["opened"] += 1
+        self.counts["resumed" if incident.resumed else "opened"] += 1
+        if incident.resumed:
+            try:
+                self.closer.finisher.remembered(incident)
+            except StoreError as error:
+                self.trouble = str(error)
         for peer in self._peers(job):
             if peer.uid not in incident.objects:
                 self._fetch_peer(incident, peer, now)
@@ -286,6 +292,17 @@ class Controller:
             self._namespaces[namespace] = known = (time.monotonic(), labels)
         return known[1]
 
+    def _on_disk(self, uid: str) -> bool:
+        """True if nothing more can be had of a pod, or nothing is wanted of it."""
+        with self._lock:
+            if uid in self._queue:
+                return False
+            for incident in self.incidents.values():
+                parts = [part for part in incident.parts.values() if part.pod.uid == uid]
+                if any(not part.settled for part in parts):
+                    return False
+        return True
+
     def _place(self, incident: Incident, part: Part) -> Origin:
         return places(incident).get(part.pod.uid, Origin(part.pod.name, attempt=incident.attempt))
 
@@ -298,13 +315,15 @@ class Controller:
         try:
             for incident in self.records.unfinished():
                 with self._lock:
-                    mine = incident.job.uid in self.incidents or any(each.id == incident.id for each in self.closing)
+                    mine = incident.job.uid in self.incidents or any(
+                        each.id == incident.id for each in self.closer.waiting
+                    )
                 if mine:
                     continue  # it was opened by this controller, while the store did not answer
-                self.finisher.remembered(incident)
+                self.closer.finisher.remembered(incident)
                 with self._lock:
                     if incident.closed:
-                        self.closing.append(incident)
+                        self.closer.waiting.append(incident)
                         continue
                     if incident.job.uid in self.incidents:
                         continue
@@ -348,6 +367,8 @@ class Controller:
     def _keep(self) -> None:
         now = time.time()
         self._look_for_stuck(now)
+        if self.holder is not None:
+            self.holder.sweep()
         for uid, incident in list(self.incidents.items()):
             with self._lock:
                 for part in list(incident.due(now)):
@@ -364,60 +385,10 @@ class Controller:
                     continue
                 incident.closed, incident.next_poll = ending, 0.0
                 del self.incidents[uid]
-                self.closing.append(incident)
+                self.closer.waiting.append(incident)
             self.readers.release(incident)
             self.records.save(incident)
             self.counts["closed"] += 1
 
-    # --- after it closed ----------------------------------------------------------------------------------------------
-
     def _finish(self) -> None:
-        """One step for each incident that closed, and the first head of each that is open."""
-        for incident in [each for each in list(self.incidents.values()) if not each.head_written]:
-            try:
-                self.finisher.head(incident)
-                incident.head_written = True
-            except StoreError as error:
-                self.trouble = str(error)
-                return
-        ready = [incident for incident in list(self.closing) if self._is_safe(incident)][:_BATCH]
-        if not ready:
-            return
-        try:
-            for incident in ready:
-                if incident.told_at is None:
-                    self.finisher.head(incident)
-                    incident.told_at = time.time()
-            self._complete(ready)
-        except StoreError as error:
-            self.trouble = str(error)
-
-    def _is_safe(self, incident: Incident) -> bool:
-        """True if nothing of a closed incident is under way any more."""
-        with self._lock:
-            busy = any(part.state in ("reading", "following") for part in incident.parts.values())
-        return not busy and not self.shipper.pending(incident.id) and incident.next_poll <= time.time()
-
-    def _complete(self, ready: list[Incident]) -> None:
-        answers: Mapping[str, Mapping[str, Any]] = {}
-        if self._analyse is not None:
-            try:
-                answers = self._analyse([incident.id for incident in ready])
-            except Exception as error:  # the evidence is safe; `firstfault analyze` can be run again at any time
-                self.trouble = f"analysis: {type(error).__name__}: {error}"
-                self.counts["analysis_failed"] += 1
-        for incident in ready:
-            answer = answers.get(incident.id)
-            if answer is None and self._analyse is not None and incident.analyses + 1 < _ANALYSES:
-                incident.analyses += 1
-                incident.next_poll = time.time() + 30.0 * 2.0**incident.analyses
-                continue
-            if answer is not None:
-                verdict = answer.get("verdict") or {}
-                self.verdicts[str(verdict.get("status")), str(verdict.get("cause"))] += 1
-                for problem in self.finisher.tell(incident, answer):
-                    self.trouble = problem
-            incident.verdict = str(((answer or {}).get("verdict") or {}).get("title") or "none")
-            self.records.save(incident)
-            self.closing.remove(incident)
-            self.counts["finished"] += 1
+        self.closer.step(list(self.incidents.values()))

@@ -287,7 +287,8 @@ class Space:
     def status(self, pod: dict[str, Any], phase: str, state: dict[str, Any], **more: Any) -> None:
         """Set a pod's status as its kubelet would. `more`: restarts, last (state), other status fields."""
         container = {
-            "name": pod["spec"]["containers"][0]["name"], "image": "registry.example/train:1", "imageID": "", "ready": False,
+            "name": pod["spec"]["containers"][0]["name"], "image": "registry.example/train:1", "imageID": "",
+            "ready": False,
             "restartCount": more.pop("restarts", 0), "state": state, "lastState": more.pop("last", {}),
         }  # fmt: skip
         body = {"status": {"phase": phase, "containerStatuses": [container], **more}}
@@ -377,8 +378,8 @@ class Site:
     def finished(self, controller: Controller, count: int = 1) -> list[str]:
         """Wait until so many incidents are analysed; their ids."""
         until(
-            lambda: controller.counts["finished"] >= count,
-            lambda: f"{count} finished: {controller.counts} {controller.trouble} {controller.shipper.trouble}",
+            lambda: controller.closer.counts["finished"] >= count,
+            lambda: f"{count}: {controller.counts} {controller.trouble} {controller.closer.trouble}",
         )
         return self.analysed
 

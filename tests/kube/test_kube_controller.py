@@ -86,6 +86,8 @@ def test_a_restarted_container_gives_its_previous_log_and_the_next_failure_is_a_
     assert paths["main/0.log"] == "ValueError: bad shard"
     assert site.rows("incidents", one)[0]["state"] == "restarted"
     space.fails(pod, 2, restarts=1, last={"terminated": space.ended(1)})
+    space.until(lambda: controller.counts["opened"] == 2, "the second attempt fails")
+    space.delete(path_of("batch/v1", "jobs", space.name, "again"), propagationPolicy="Background")
     first, second = site.finished(controller, 2)
     assert (first, second) == (one, f"{one[:-1]}1")
     ends = [(row["code"], row["text"].split(": ")[1]) for row in site.rows("scheduler_events", second)]

@@ -1,0 +1,216 @@
+"""Deletion, death and outage at bad moments: nothing that could still be read is lost, nothing is doubled, the ledger
+names the rest."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from collector.kube_api import path_of
+from collector.kube_finalizer import FINALIZER, release_all
+from collector.kube_lease import Lease
+from collector.kube_pods import view
+from collector.kube_reflect import Reflector
+from collector.store import StoreUnavailable
+
+LINES = [f"line {number} of the log" for number in range(2000)]
+
+
+def _whole_or_named(site: Any, incident: str) -> str:
+    """Either all lines are there, once, or the ledger says that the log was gone."""
+    texts = site.texts(incident)
+    outcomes = {row["outcome"] for row in site.rows("ledger", incident) if row["path"].startswith("pods/")}
+    if texts == LINES:
+        return "whole"
+    assert texts == [] and outcomes & {"unreachable", "truncated"}, (len(texts), outcomes)
+    return "named"
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.1, 1.0])
+def test_job_and_pods_are_deleted_right_after_the_failure(space: Any, site: Any, delay: float) -> None:
+    controller = site.controller()
+    space.job("brief", 1)
+    (pod,) = space.pods("brief")
+    space.log(pod, "\n".join(LINES))
+    space.runs(pod)
+    space.until(lambda: any(p.phase == "Running" for p in controller.reflectors[0].views.values()), "the pod is seen")
+    space.fails(pod)
+    time.sleep(delay)  # the race itself
+    space.delete(path_of("batch/v1", "jobs", space.name, "brief"), propagationPolicy="Background")
+    (incident,) = site.finished(controller)
+    end = _whole_or_named(site, incident)
+    assert end == "whole" or delay < 1.0
+    assert any("Exit Code: 1" in text for text in site.texts(incident, "kubernetes/"))
+
+
+def test_a_store_that_is_down_loses_nothing(space: Any, site: Any) -> None:
+    space.job("patient", 1)
+    (pod,) = space.pods("patient")
+    space.log(pod, "\n".join(LINES))
+    down = threading.Event()
+    down.set()
+    real = site.store.put
+
+    def put(key: str, data: Any) -> None:
+        if down.is_set():
+            raise StoreUnavailable("the store is away")
+        real(key, data)
+
+    site.store.put = put
+    controller = site.controller()
+    space.fails(pod)
+    space.until(lambda: controller.shipper.shipped["retried"], "the store was asked")
+    space.delete(path_of("batch/v1", "jobs", space.name, "patient"), propagationPolicy="Background")
+    space.until(lambda: not space.pods("patient"), "the pods are gone")
+    assert not site.incidents()
+    down.clear()
+    (incident,) = site.finished(controller)
+    assert site.texts(incident) == LINES
+
+
+def test_a_controller_that_dies_is_followed_by_one_that_goes_on(space: Any, site: Any) -> None:
+    names = [f"job-{number}" for number in range(6)]
+    for name in names:
+        space.job(name, 1)
+    pods = {name: space.pods(name)[0] for name in names}
+    for pod in pods.values():
+        space.log(pod, "\n".join(LINES))
+        space.runs(pod)
+    for name, point in zip(names, ("seen", "opened", "closed") * 2, strict=True):
+        controller = site.controller()
+        space.fails(pods[name])
+        # each one is stopped at another point of its work: before it saw, while it reads, while it closes
+        space.until(lambda c=controller, p=point: p == "seen" or c.counts[p] or c.counts["resumed"], point)
+        _abandon(controller)
+    last = site.controller()
+    space.until(lambda: len(set(site.analysed)) >= len(names) and not last.closer.waiting, lambda: f"{site.analysed}")
+    assert len(site.incidents()) == len(names), "one incident for each job, and none twice"
+    for incident in site.incidents():
+        assert site.texts(incident) == LINES
+
+
+def _abandon(controller: Any) -> None:
+    """What a kill does: no thread gets to finish its work."""
+    controller._halt.set()
+    for reflector in controller.reflectors:
+        reflector.stop()
+    controller.readers._halt = True
+    controller.readers.stop()
+    controller.shipper.stop()
+    controller.api.close()
+
+
+def test_the_api_server_dies_and_comes_back(cluster: Any, space: Any, site: Any) -> None:
+    space.job("outage", 2)
+    controller = site.controller()
+    first, second = space.pods("outage")
+    for pod in (first, second):
+        space.log(pod, "\n".join(LINES))
+        space.runs(pod)
+    space.until(lambda: controller.synced, "synced")
+    cluster.kill("apiserver")
+    space.until(lambda: controller.reflectors[0].trouble, "the controller notices")
+    cluster.run("apiserver")
+    cluster.wait_ready()
+    space.fails(first)
+    (incident,) = site.finished(controller)
+    places = [(row["path"], row["line"]) for row in site.rows("log_lines", incident) if row["path"].startswith("pods/")]
+    assert len(places) == len(set(places)), "no line twice"
+    by_pod = [
+        row["text"] for row in site.rows("log_lines", incident) if f"pods/{first['metadata']['name']}/" in row["path"]
+    ]
+    assert by_pod == LINES
+
+
+def test_a_frozen_etcd_delays_and_loses_nothing(cluster: Any, space: Any, site: Any) -> None:
+    space.job("frozen", 1)
+    (pod,) = space.pods("frozen")
+    space.log(pod, "\n".join(LINES))
+    space.runs(pod)
+    controller = site.controller()
+    space.until(lambda: controller.synced, "synced")
+    cluster.kill("etcd", signal.SIGSTOP)
+    try:
+        failing = threading.Thread(target=lambda: _until_it_works(lambda: space.fails(pod)))
+        failing.start()
+        time.sleep(2.0)  # the outage itself
+    finally:
+        cluster.kill("etcd", signal.SIGCONT)
+    failing.join(60)
+    (incident,) = site.finished(controller)
+    assert site.texts(incident) == LINES
+
+
+def _until_it_works(work: Any) -> None:
+    for _ in range(100):
+        with contextlib.suppress(Exception):
+            work()
+            return
+        time.sleep(0.2)
+
+
+def test_a_watch_that_is_too_old_is_listed_again_and_what_vanished_is_told(cluster: Any, space: Any) -> None:
+    space.job("old", 1)
+    (pod,) = space.pods("old")
+    told: list[tuple[str, str]] = []
+    reflector = Reflector(
+        cluster.api(),
+        path_of("v1", "pods", space.name),
+        view,
+        lambda kind, item, before: told.append((kind, before.name if before else "")),
+    )
+    ghost = view({"metadata": {"uid": "ghost", "name": "ghost", "namespace": space.name}})
+    reflector.views["ghost"] = ghost  # known from before, and gone meanwhile
+    reflector._version = "1"
+    reflector.start()
+    space.until(lambda: reflector.synced.is_set(), lambda: str(reflector.trouble))
+    space.until(lambda: ("DELETED", "ghost") in told, "the pod that vanished is told")
+    assert pod["metadata"]["uid"] in reflector.views
+    reflector.stop()
+
+
+def test_two_replicas_never_lead_at_once(cluster: Any, space: Any) -> None:
+    leases = [Lease(cluster.api(), space.name, "leader", name, duration=3.0, retry=0.2) for name in ("a", "b")]
+    assert leases[0].acquire()
+    lost = threading.Event()
+    leases[0].keep(lost.set)
+    waiting = threading.Thread(target=leases[1].acquire, daemon=True)
+    waiting.start()
+    waiting.join(4.0)
+    assert not leases[1].leading, "a lease that is renewed is not taken"
+    leases[0]._halt.set()  # the holder dies without a word
+    space.until(lambda: leases[1].leading, "the other takes over")
+    assert not leases[0]._try(), "and the first may not come back"
+    leases[1].stop()
+    assert leases[0]._try(), "a lease that was given up is free at once"
+
+
+def test_a_finalizer_holds_a_pod_until_its_log_is_safe(space: Any, site: Any) -> None:
+    space.job("held", 1)
+    controller = site.controller(finalizer=True, finalizer_seconds=30.0)
+    (pod,) = space.pods("held")
+    path = path_of("v1", "pods", space.name, pod["metadata"]["name"])
+    space.until(lambda: FINALIZER in space.api.get(path)["metadata"].get("finalizers", []), "the pod is held")
+    space.log(pod, "\n".join(LINES))
+    space.hold(pod)
+    space.runs(pod)
+    space.fails(pod)
+    space.delete(path_of("batch/v1", "jobs", space.name, "held"), propagationPolicy="Background")
+    space.hold(pod, False)
+    (incident,) = site.finished(controller)
+    assert site.texts(incident) == LINES
+    space.until(lambda: not space.pods("held"), "the pod is let go")
+
+
+def test_finalizers_are_all_removed_before_an_uninstallation(space: Any, site: Any) -> None:
+    space.job("left", 2)
+    controller = site.controller(finalizer=True)
+    space.until(lambda: all(FINALIZER in pod["metadata"].get("finalizers", []) for pod in space.pods("left")), "held")
+    _abandon(controller)
+    assert release_all(space.api, [space.name]) == 0
+    assert not any(FINALIZER in pod["metadata"].get("finalizers", []) for pod in space.pods("left"))
