@@ -69,7 +69,7 @@ def _samples(controller: Controller | None) -> Iterator[tuple[str, list[str]]]:
     yield "log_streams", [_sample("log_streams", controller.readers.busy)]
     shipped = sorted(controller.shipper.shipped.items())
     yield "parts_total", [_sample("parts_total", n, outcome=outcome) for outcome, n in shipped]
-    yield "parts_waiting", [_sample("parts_waiting", sum(controller.shipper.waiting.values()))]
+    yield "parts_waiting", [_sample("parts_waiting", sum(controller.shipper.waiting().values()))]
     watches = controller.reflectors
     yield "pods_watched", [_sample("pods_watched", sum(len(each.views) for each in watches))]
     yield "watch_silent_seconds", [_sample("watch_silent_seconds", _silent(controller))]

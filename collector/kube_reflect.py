@@ -63,8 +63,10 @@ class Reflector(threading.Thread):
             except Gone as error:
                 self._version, self.trouble = None, str(error)
                 continue
-            except KubeError as error:
-                self.trouble = str(error)
+            except Exception as error:  # also what nobody thought of: without its watch the controller is blind
+                if not isinstance(error, KubeError):
+                    self._version = None
+                self.trouble = f"{type(error).__name__}: {error}"
                 pause = min(pause * 2, _LAST_PAUSE)
             self._halt.wait(pause * random.uniform(0.5, 1.0))
 

@@ -78,14 +78,13 @@ class Shipper(threading.Thread):
         self._wake, self._halt = threading.Event(), threading.Event()
         self._sequence = time.time_ns()
         self._lock = threading.Lock()
-        self.waiting: Counter[str] = Counter()
-        """Incident -> parts that are not in the store yet."""
+        self._changes = 0
+        self._listed: tuple[int, Counter[str]] = (-1, Counter())
+        """(number of changes at the time, incident -> parts on disk)."""
         self.trouble: str | None = None
         """Why the store did not take the last part."""
         self.shipped: Counter[str] = Counter()
         """outcome -> parts."""
-        for name in spool.names():
-            self.waiting[name.rpartition("~")[0]] += 1
 
     def room(self, incident: str) -> tuple[str, Path]:
         """A ticket name and a new folder for the log that belongs to it."""
@@ -103,8 +102,7 @@ class Shipper(threading.Thread):
             "place": {key: getattr(part.place, key) for key in ("node", "rank", "local_rank", "attempt", "stream")},
         }  # fmt: skip
         self.spool.put(name, json.dumps(body).encode())
-        with self._lock:
-            self.waiting[safe_name(part.incident)] += 1
+        self._changed()
         self._wake.set()
 
     def drop(self, name: str) -> None:
@@ -113,10 +111,20 @@ class Shipper(threading.Thread):
 
         shutil.rmtree(self.spool.path / "evidence" / name, ignore_errors=True)
 
+    def _changed(self) -> None:
+        with self._lock:
+            self._changes += 1
+
+    def waiting(self) -> Counter[str]:
+        """Incident (as a safe name) -> parts that are not in the store yet, as they lie on disk."""
+        changes = self._changes
+        if self._listed[0] != changes:
+            self._listed = changes, Counter(name.rpartition("~")[0] for name in self.spool.names())
+        return self._listed[1]
+
     def pending(self, incident: str) -> int:
         """Parts of an incident that are not in the store yet."""
-        with self._lock:
-            return self.waiting[safe_name(incident)]
+        return self.waiting()[safe_name(incident)]
 
     def run(self) -> None:
         """Carry until stopped."""
@@ -152,8 +160,7 @@ class Shipper(threading.Thread):
             self.trouble = None
             self.shipped["written"] += 1
             self.spool.done(ticket)
-        with self._lock:
-            self.waiting[ticket.name.rpartition("~")[0]] -= 1
+        self._changed()
 
     def _write(self, part: Staged, log: Path) -> None:
         rows = list(part.ledger)

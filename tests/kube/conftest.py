@@ -334,6 +334,7 @@ class Site:
         self.verdict: Any = None
         self.analysed: list[str] = []
         self.running: list[Controller] = []
+        self.processes: list[subprocess.Popen[bytes]] = []
 
     def analyse(self, incidents: Sequence[str]) -> dict[str, Any]:
         """Stands in for the analysis: verdicts that name their incident."""
@@ -362,6 +363,22 @@ class Site:
         self.running.append(made)
         return made
 
+    def process(self, *options: str, user: str = "admin", name: str = "c1") -> subprocess.Popen[bytes]:
+        """`firstfault watch` as a process of its own, watching already; its output goes to `watch.log`."""
+        command = [
+            str(Path(sys.executable).with_name("firstfault")), "watch", "--kubeconfig",
+            str(self.space.cluster.folder / f"{user}.kubeconfig"), "--store", str(self.folder / "store"), "--spool",
+            str(self.folder / "spool"), "--cluster", name, "--namespace", self.space.name, "--listen", "127.0.0.1:0",
+            "--settle", "2", *options,
+        ]  # fmt: skip
+        log = self.folder / "watch.log"
+        before = log.read_text().count('"watching"') if log.exists() else 0
+        with log.open("ab") as file:
+            made = subprocess.Popen(command, stdout=file, stderr=file, stdin=subprocess.DEVNULL)
+        self.processes.append(made)
+        until(lambda: log.read_text().count('"watching"') > before, lambda: log.read_text()[-1000:])
+        return made
+
     def rows(self, table: str, incident: str) -> list[dict[str, Any]]:
         """Rows of a raw table of an incident."""
         found: list[dict[str, Any]] = read_raw(self.store, table, incident).to_pylist()
@@ -388,6 +405,9 @@ class Site:
 def site(space: Space, tmp_path: Path) -> Iterator[Site]:
     made = Site(space, tmp_path)
     yield made
+    for process in made.processes:
+        process.kill()
+        process.wait(30)
     for controller in made.running:
         controller.stop()
         controller.api.close()
