@@ -4,7 +4,9 @@
 # usage: build.sh [FOLDER]    about ten minutes on two cores, 125 MB of downloads, 4 GB of temporary disk
 set -euo pipefail
 
-out=${1:-${FIRSTFAULT_KUBE_BIN:-/var/cache/firstfault/kube-1.20.2}}
+cache=/var/cache
+[ "$(id -u)" = 0 ] || cache=$HOME/.cache
+out=${1:-${FIRSTFAULT_KUBE_BIN:-$cache/firstfault/kube-1.20.2}}
 programs=(kube-apiserver kube-controller-manager kube-scheduler)
 
 whole=yes
@@ -13,6 +15,7 @@ for program in "${programs[@]}" etcd; do [ -x "$out/$program" ] || whole=no; don
 
 key=/usr/share/keyrings/debian-archive-keyring.gpg
 # the mirror that this machine uses already; sources are asked for in a configuration of our own
+# shellcheck disable=SC2016 # these are apt's variables
 mirror=$(apt-get indextargets --format '$(SITE) $(CODENAME)' | awk '$2 == "bookworm" {print $1; exit}')
 [ -n "$mirror" ] || { echo "no Debian bookworm mirror is configured here" >&2; exit 1; }
 
@@ -47,7 +50,8 @@ KUBE_GIT_MINOR=20
 VERSION
 export KUBE_GIT_VERSION_FILE=$work/version.sh HOME=$work/home GOROOT=$work/root/usr/lib/go-1.19 CGO_ENABLED=0
 export GOTOOLCHAIN=local GO111MODULE=on GOPROXY=off GOSUMDB=off GOFLAGS=
-export LD_LIBRARY_PATH=$work/root/usr/lib/$(uname -m)-linux-gnu
+LD_LIBRARY_PATH=$work/root/usr/lib/$(uname -m)-linux-gnu
+export LD_LIBRARY_PATH
 export PATH=$GOROOT/bin:$work/root/usr/bin:$PATH
 "$work/root/usr/bin/make" -C tree WHAT="${programs[*]/#/cmd/}" GOLDFLAGS="-s -w" >build.log 2>&1 || {
   tail -20 build.log >&2

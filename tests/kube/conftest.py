@@ -26,7 +26,8 @@ from collector.store import open_store
 from collector.watch import Controller
 
 HERE = Path(__file__).parent
-BIN = Path(os.environ.get("FIRSTFAULT_KUBE_BIN", "/var/cache/firstfault/kube-1.20.2"))
+_CACHE = Path("/var/cache") if os.getuid() == 0 else Path.home() / ".cache"
+BIN = Path(os.environ.get("FIRSTFAULT_KUBE_BIN") or _CACHE / "firstfault" / "kube-1.20.2")
 NODES = ("gpu-a", "gpu-b", "gpu-c")
 
 
