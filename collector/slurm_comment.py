@@ -19,8 +19,8 @@ from collector.slurm_decide import Decision, from_json
 from collector.slurm_ticket import JobEnd
 from collector.spool import Ticket
 
-PATIENCE = 240.0
-"""Seconds after the end at which the verdict is made although nodes are missing: Slurm forgets a job after 300."""
+PATIENCE = 600.0
+"""Seconds after the end at which the verdict is made although nodes are missing."""
 GIVE_UP = 3600.0
 _LENGTH = 250
 _SECONDS = 120.0
@@ -38,7 +38,7 @@ def follow(ctx: Context, ticket: Ticket, end: JobEnd) -> Answer:
             return Done(f"{decision.incident}: no verdict could be made for its comment")
         return Later(60.0, "the analysis failed")
     if not comment(ctx, end, decision.job, line):
-        return Done(f"{decision.incident}: Slurm has forgotten the job, no comment was written")
+        return Done(f"{decision.incident}: Slurm takes no comment for an ended job without slurmdbd")
     return Done(f"{decision.incident}: {line}")
 
 
@@ -81,12 +81,15 @@ def one_line(answer: dict[str, object]) -> str:
 
 
 def comment(ctx: Context, end: JobEnd, job: int, line: str) -> bool:
-    """Write the line into the job's AdminComment; False if Slurm does not take it."""
+    """Write the line into the job's AdminComment; False if Slurm does not take it.
+
+    The controller refuses changes of a job that has ended; the accounting database takes them.
+    """
     tools = ctx.tools_for(end)
     with contextlib.suppress(Unanswered):
-        tools.run("scontrol", "update", f"JobId={job}", f"AdminComment={line}")
+        tools.run("sacctmgr", "-i", "modify", "job", "where", f"jobid={job}", "set", f"AdminComment={line}")
         return True
     with contextlib.suppress(Unanswered):
-        tools.run("sacctmgr", "-i", "modify", "job", "where", f"jobid={job}", "set", f"AdminComment={line}")
+        tools.run("scontrol", "update", f"JobId={job}", f"AdminComment={line}")
         return True
     return False

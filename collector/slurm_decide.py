@@ -135,9 +135,10 @@ def _judge(end: JobEnd, known: Known, age: float) -> tuple[str, bool, int, JobRe
             return None
         return "FAILED" if not end.clean else "UNKNOWN", False, attempt, latest
     if latest is not None:  # the record is that of a later attempt: this one was ended to run the job again
-        first = known.first
-        state = booked.state if booked is not None and booked.settled else None
-        return state or _requeued(end, first or latest), False, _attempt_before(end, first or latest), booked or first
+        first = known.first if known.first is not None and _same(end, None, known.first) else None
+        booked_state = booked.state if booked is not None and (booked.settled or booked.state == "REQUEUED") else None
+        state = booked_state or _requeued(end, first, latest)
+        return state, False, _attempt_before(end, first or latest), booked or first
     if booked is not None and booked.settled:
         return booked.state, True, end.restart, booked
     if known.first is not None and (known.gone or age > GIVE_UP):
@@ -188,14 +189,14 @@ def _attempt_before(end: JobEnd, record: JobRecord) -> int:
     return max(end.restart - 1, 0) if record.restarts else end.restart
 
 
-def _requeued(end: JobEnd, record: JobRecord) -> str:
+def _requeued(end: JobEnd, first: JobRecord | None, latest: JobRecord) -> str:
+    """Why Slurm ended an attempt that it then ran again. `first` is a record of that attempt, if one was seen."""
     if not end.clean:
         return "FAILED"
-    if record.reason in _REASONS:
-        return _REASONS[record.reason]
-    if record.restarts is not None and record.restarts > end.restart:
-        return "NODE_FAIL"
-    return "REQUEUED"
+    if first is not None and first.reason in _REASONS:
+        return _REASONS[first.reason]
+    counted = first.restarts if first is not None else latest.restarts
+    return "NODE_FAIL" if counted is not None and counted > end.restart else "REQUEUED"
 
 
 def _inferred(end: JobEnd, record: JobRecord) -> str | None:

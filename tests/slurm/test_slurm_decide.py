@@ -53,6 +53,7 @@ COMPLETING = record("COMPLETING")
         # scontrol requeue and preemption count before the hooks run
         (end(restart=1), record("COMPLETING", restarts=1), later(), "REQUEUED", 0, True),
         (end(restart=1), None, later(), "REQUEUED", 0, True),
+        (end(restart=1), None, later("FAILED", reason="NonZeroExitCode"), "REQUEUED", 0, True),
         (end(restart=2), record("COMPLETING", restarts=2), later("RUNNING", 2), "REQUEUED", 1, True),
         # node failure with --requeue and RequeueExit count after them
         (end(restart=0), record("COMPLETING", restarts=1), later(), "NODE_FAIL", 0, True),
@@ -102,6 +103,7 @@ def test_json_shows_the_state_behind_completing() -> None:
         (end(), Known(first=record("COMPLETING", reason="TimeLimit"), gone=True), "TIMEOUT"),
         (end(), Known(gone=True, accounting=(record("CANCELLED", restarts=None),)), "CANCELLED"),
         (end(restart=1), Known(latest=later(), accounting=(record("PREEMPTED", restarts=None),)), "PREEMPTED"),
+        (end(restart=0), Known(latest=later(), accounting=(record("REQUEUED", restarts=None),)), "REQUEUED"),
     ],
 )
 def test_slurm_has_forgotten_the_job(hook: JobEnd, known: Known, state: str) -> None:
