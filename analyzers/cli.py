@@ -10,12 +10,14 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
 import click
 
+from analyzers.cli_files import check_page, check_signatures, reason, status, write_page
 from collector import __version__
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "FIRSTFAULT"}
@@ -38,6 +40,8 @@ _LAZY = {
     "verify": ("analyzers.verify_cli", "verify", "Is a rerun free of an old failure, and past its step?"),
 }
 """Command -> (module, attribute, short help): a group that reads a module only when its command is called."""
+_ANSWERS = {"diagnose", "incident", "lake", "query", "report", "signatures", "stacks", "verify"}
+"""Commands that are of no use without a standard output; the others do their work without one."""
 
 
 class LazyGroup(click.Group):
@@ -91,10 +95,13 @@ def diagnose(
     width: int | None,
 ) -> None:
     """Diagnose a run from what it left: a folder, log files, or - for a log on standard input."""
-    found = run_diagnosis(roots(paths), control, extra)
+    root = roots(paths)
     if html is not None:
-        page = import_module("analyzers.report.html").render(found)
-        _write(html, page)
+        named = [Path(path) for path in paths if path != "-"]
+        check_page(html, [*named, *(path for path in (control, extra) if path is not None)])
+    found = run_diagnosis(root, control, extra)
+    if html is not None:
+        write_page(html, import_module("analyzers.report.html").render(found))
     if as_json:
         click.echo(import_module("analyzers.report.json").dumps(found), nl=False)
     else:
@@ -110,7 +117,10 @@ def run_diagnosis(root: Any, control: Path | None = None, extra: Path | None = N
     from analyzers.diagnose import diagnose as run
     from analyzers.signatures import SignatureError
 
+    if control is not None:
+        roots([str(control)])
     try:
+        check_signatures(extra)
         return run(root, control=control, extra_signatures=extra)
     except SignatureError as error:
         raise click.UsageError(str(error)) from error
@@ -121,18 +131,22 @@ def run_diagnosis(root: Any, control: Path | None = None, extra: Path | None = N
 def roots(paths: Sequence[str]) -> Path | list[Path] | BinaryIO:
     """The argument as something to read. A path that is missing, unreadable or empty is a usage error in words."""
     if list(paths) == ["-"]:
+        if sys.stdin is None:
+            raise click.UsageError("standard input is closed: pipe a log into it, or name a folder or file")
         if sys.stdin.isatty():
             raise click.UsageError("standard input is a terminal: pipe a log into it, or name a folder or file")
         return sys.stdin.buffer
     if "-" in paths:
         raise click.UsageError("- (standard input) cannot be combined with paths")
+    if "" in paths:
+        raise click.UsageError("a path is empty; expected a folder of logs and dumps, a log file, or -")
     roots = [Path(path) for path in paths]
     for root in roots:
-        if not root.exists():
+        if status(root) is None:
             raise click.UsageError(
                 f"{root} does not exist; expected a folder of logs and dumps, a log file, or - for standard input"
             )
-        if root.is_dir() and os.access(root, os.R_OK | os.X_OK) and not any(root.iterdir()):
+        if root.is_dir() and os.access(root, os.R_OK | os.X_OK) and _is_empty(root):
             raise click.UsageError(f"{root} is empty; expected the logs, dumps or checkpoints that the run left")
         if not os.access(root, os.R_OK | (os.X_OK if root.is_dir() else 0)):
             raise click.UsageError(f"{root} cannot be read: permission denied")
@@ -141,11 +155,11 @@ def roots(paths: Sequence[str]) -> Path | list[Path] | BinaryIO:
     return roots[0] if len(roots) == 1 else roots
 
 
-def _write(path: Path, text: str) -> None:
+def _is_empty(folder: Path) -> bool:
     try:
-        path.write_text(text, encoding="utf-8")
+        return not any(folder.iterdir())
     except OSError as error:
-        raise click.UsageError(f"cannot write {path}: {error.strerror or error}") from error
+        raise click.UsageError(f"{folder} cannot be read: {reason(error)}") from error
 
 
 def _columns() -> int:
@@ -155,15 +169,44 @@ def _columns() -> int:
 
 
 def _color() -> bool:
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return (
+        sys.stdout is not None
+        and sys.stdout.isatty()
+        and not os.environ.get("NO_COLOR")
+        and os.environ.get("TERM") != "dumb"
+    )
 
 
 def main() -> None:
-    """Entry point: logs hold any characters, terminals may not."""
+    """Entry point: logs hold any characters, terminals may not; a closed or full output is told in one sentence."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-    cli()
+    if sys.stdout is None and _ANSWERS.intersection(sys.argv[1:2]):
+        _fail("standard output is closed, so there is nowhere to print the answer")
+    try:
+        try:
+            cli()
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except OSError as error:
+        _fail(f"cannot use {error.filename or 'standard output or standard error'}: {reason(error)}")
+
+
+def _fail(sentence: str) -> NoReturn:
+    """Say why on standard error if it can be said, and end with status 1 and without another word."""
+    with suppress(OSError):
+        click.echo(f"Error: {sentence}", err=True)
+    # What is still in the buffers of a broken stream would be tried again at exit, and complained about.
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            with suppress(OSError, ValueError):
+                stream.flush()
+                continue
+            os.dup2(nowhere, stream.fileno())
+    sys.exit(1)
 
 
 if __name__ == "__main__":

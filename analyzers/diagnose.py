@@ -19,6 +19,7 @@ from analyzers.case import Case, Observation
 from analyzers.clocks import align
 from analyzers.fates import fates
 from analyzers.gather import Evidence, gather
+from analyzers.masked import masked
 from analyzers.placement import locate
 from analyzers.signatures import SignatureSet, load
 from analyzers.undated import doubt
@@ -55,7 +56,7 @@ def diagnose(
     case = build_case(evidence, known)
     if control is not None:
         case.control = build_case(gather(control, budget, _prefilter(known)), known)
-    answer = judge(case, evidence)
+    answer: dict[str, Any] = masked(judge(case, evidence))
     answer["details"]["signature_set"] = known.hash
     answer["details"]["seconds"] = round(time.perf_counter() - started, 3)
     return answer

@@ -15,6 +15,7 @@ import click
 import msgspec
 
 from analyzers.case import CAUSES, ROLES
+from analyzers.cli_files import check_signatures
 from analyzers.signatures import Signature, SignatureError, SignatureSet, check, load
 from collector.data import data_dir
 
@@ -28,6 +29,7 @@ WIDTH = 80
 def signatures(context: click.Context, extra: Path | None) -> None:
     """Look at the failure signatures, or check a folder of them."""
     context.obj = extra
+    check_signatures(extra)
 
 
 def _loaded(extra: Path | None) -> SignatureSet:
@@ -85,6 +87,9 @@ def show(extra: Path | None, identity: str, as_json: bool) -> None:
 def check_folder(folder: Path | None) -> None:
     """Test a folder of signatures (default: ours); ends with status 1 if anything is wrong."""
     root = folder if folder is not None else data_dir("signatures")
+    if not check_signatures(root):
+        click.echo(f"{root}: nothing to check: expected signatures in FAMILY/NAME.yaml", err=True)
+        raise click.exceptions.Exit(1)
     try:
         problems: Sequence[str] = check(root)
     except SignatureError as error:

@@ -12,7 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from analyzers.stack_threads import Model, Thread, is_child, is_helper, is_users, make_thread
+from analyzers.stack_threads import Frame, Model, Thread, is_child, is_helper, is_users, make_thread
+
+INNERMOST, OUTERMOST = 200, 100
+"""Frames that are kept of each end of a stack: a runaway recursion tells nothing new in its middle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,8 @@ class Process:
     speaker: Thread
     helper: bool = False
     """True for loader workers, launchers and the like, which are no ranks."""
+    left_out: Mapping[str, int] = field(default_factory=dict, compare=False)
+    """Thread -> frames between the INNERMOST and the OUTERMOST that are not kept."""
 
     @property
     def kind(self) -> str:
@@ -72,6 +77,19 @@ class StackClass:
     def thread(self) -> Thread:
         """The stack they share (with the first one's line numbers)."""
         return self.processes[0].speaker
+
+    @property
+    def left_out(self) -> int:
+        """Frames that each of their stacks had between the INNERMOST and the OUTERMOST ones."""
+        return _depth(self.processes[0])
+
+    def gap(self) -> Frame | None:
+        """What stands for the frames that were left out, None if there are none."""
+        return Frame(f"... {self.left_out:,} frames left out ...", "", native=True) if self.left_out else None
+
+
+def _depth(process: Process) -> int:
+    return process.left_out.get(process.speaker.name, 0)
 
 
 def _speaker(threads: Sequence[Thread], pid: int | None) -> Thread:
@@ -126,14 +144,25 @@ def processes(rows: Iterable[Mapping[str, Any]], ranks: Iterable[Mapping[str, An
 
 def _process(key: tuple[Any, ...], threads: Mapping[str, Mapping[str, list[Mapping[str, Any]]]]) -> Process:
     dump, rank, node, pid, _ = key
-    every = [make_thread(name, _best(variants)) for name, variants in threads.items()]
+    best = {name: _ends(_best(variants)) for name, variants in threads.items()}
+    every = [make_thread(name, rows) for name, (rows, _) in best.items()]
     shown = [thread for thread in every if not thread.background] or every
     frames = [frame for thread in every for frame in thread.frames]
     helper = is_child(frames) or any(is_helper(frame) for frame in frames)
     speaker = _speaker(shown, pid)
     if rank is not None and speaker.kind == "waits":
         helper = False
-    return Process(rank, node, pid, dump, tuple(shown), speaker, helper)
+    left_out = {name: count for name, (_, count) in best.items() if count}
+    return Process(rank, node, pid, dump, tuple(shown), speaker, helper, left_out)
+
+
+def _ends(rows: Sequence[Mapping[str, Any]]) -> tuple[Sequence[Mapping[str, Any]], int]:
+    """The rows of both ends of a stack and how many lay between them."""
+    between = len(rows) - INNERMOST - OUTERMOST
+    if between <= 0:
+        return rows, 0
+    ordered = sorted(rows, key=lambda row: row.get("depth") or 0)
+    return [*ordered[:INNERMOST], *ordered[-OUTERMOST:]], between
 
 
 def _one_per_rank(listed: Sequence[Process], known: set[Any]) -> list[Process]:
@@ -155,15 +184,19 @@ def snapshots(listed: Iterable[Process]) -> list[list[Process]]:
 
 def moved(before: Iterable[Process], after: Iterable[Process]) -> dict[tuple[Any, ...], bool]:
     """For each process that is in both dumps: did any of its threads move?"""
-    old = {p.identity: {t.name: t.exact for t in p.threads} for p in before}
-    return {p.identity: {t.name: t.exact for t in p.threads} != old[p.identity] for p in after if p.identity in old}
+    old = {p.identity: _exact(p) for p in before}
+    return {p.identity: _exact(p) != old[p.identity] for p in after if p.identity in old}
+
+
+def _exact(process: Process) -> dict[str, tuple[Any, ...]]:
+    return {t.name: (t.exact, process.left_out.get(t.name, 0)) for t in process.threads}
 
 
 def classes(listed: Iterable[Process]) -> list[StackClass]:
     """Classes of equal stacks, the largest first."""
     found: dict[tuple[Any, ...], StackClass] = defaultdict(StackClass)
     for process in listed:
-        found[process.speaker.role, process.speaker.key].processes.append(process)
+        found[process.speaker.role, process.speaker.key, _depth(process)].processes.append(process)
     return sorted(found.values(), key=lambda c: (-len(c.processes), c.processes[0].rank or 0))
 
 

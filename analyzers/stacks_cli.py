@@ -8,6 +8,7 @@ first, by the same detector that `firstfault diagnose` uses.
 from __future__ import annotations
 
 import json
+import stat
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +18,9 @@ import click
 
 from analyzers import stack_classes, stack_threads
 from analyzers.case import Case
+from analyzers.cli_files import status
 from analyzers.detectors import stacks as detector
+from analyzers.masked import masked
 from analyzers.stack_classes import Process, StackClass, members
 from analyzers.stack_threads import Frame
 
@@ -27,7 +30,7 @@ _Branch = tuple[tuple[Frame, ...], StackClass]
 
 
 def load(paths: Iterable[Path]) -> list[dict[str, Any]]:
-    """Rows of `stack_frames` of all dumps below `paths`; files that cannot be opened are passed over."""
+    """Rows of `stack_frames` of all dumps below `paths`, secrets masked; what cannot be opened is passed over."""
     from collector.model import Artifact, ArtifactKind, Budget, RunRef
     from collector.readers import stacks
     from collector.sources.log_dir import LogDir
@@ -38,8 +41,9 @@ def load(paths: Iterable[Path]) -> list[dict[str, Any]]:
             try:
                 rows.extend(stacks.read(artifact))
             except OSError as error:
-                click.echo(f"{artifact.path}: {error.strerror or error}", err=True)
-    return rows
+                click.echo(masked(f"{artifact.path}: {error.strerror or error}"), err=True)
+    shown: list[dict[str, Any]] = masked(rows)
+    return shown
 
 
 def render(found: Sequence[StackClass], width: int = WIDTH) -> str:
@@ -62,10 +66,19 @@ def _sentence(what: str, who: Sequence[Process]) -> str:
 
 def _shown(group: StackClass) -> tuple[Frame, ...]:
     """The frames to show, outermost first: down to the deciding one, without those that only carry the call."""
-    frames = group.thread.frames
+    frames = _frames(group)
     outward = frames[frames.index(group.thread.frame) :]
-    kept = [frame for frame in outward[1:] if not frame.native and not stack_threads.is_plumbing(frame)]
+    gap = group.gap()
+    kept = [f for f in outward[1:] if f == gap or (not f.native and not stack_threads.is_plumbing(f))]
     return (*reversed(kept), outward[0])
+
+
+def _frames(group: StackClass) -> tuple[Frame, ...]:
+    """The frames of a class, innermost first, with a mark where some were left out."""
+    frames, gap = group.thread.frames, group.gap()
+    if gap is None:
+        return frames
+    return (*frames[: stack_classes.INNERMOST], gap, *frames[stack_classes.INNERMOST :])
 
 
 def _tree(branches: Sequence[_Branch], depth: int, above: int) -> list[str]:
@@ -117,6 +130,11 @@ def _as_json(shots: Sequence[Sequence[Process]], says: Sequence[Mapping[str, Any
                     "kind": group.processes[0].kind,
                     "doing": group.thread.doing,
                     "frames": [str(frame) for frame in group.thread.frames],
+                    **(
+                        {"left_out": group.left_out, "left_out_after": stack_classes.INNERMOST}
+                        if group.left_out
+                        else {}
+                    ),
                 }
                 for group in stack_classes.classes(shot)
             ],
@@ -132,6 +150,10 @@ def _as_json(shots: Sequence[Sequence[Process]], says: Sequence[Mapping[str, Any
 @click.option("--all", "every", is_flag=True, help="Show every dump in time, not only the last.")
 def stacks(paths: tuple[Path, ...], as_json: bool, every: bool) -> None:
     """Show what all ranks are doing, from their stack dumps (py-spy, faulthandler, pystack, gdb)."""
+    for path in paths:
+        found = status(path)
+        if found is not None and not (stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode)):
+            raise click.UsageError(f"{path} is neither a folder nor a regular file")
     rows = load(paths)
     shots = stack_classes.snapshots(stack_classes.processes(rows))
     seen = list(detector.detect(Case("stacks", tables={"stack_frames": rows})))
