@@ -75,7 +75,7 @@ def _steps_after(later: Mapping[tuple[str | None, int | None], list[tuple[int, i
 
 def _ended_well(fate: Fate | None) -> bool:
     """True for a rank whose last word is that it finished and whose process nobody reports as failed or ended."""
-    if fate is None or not fate.row.get("finished") or fate.code or fate.signal is not None or fate.terminated:
+    if fate is None or fate.code or fate.signal is not None or fate.terminated:
         return False
     return says_finished(str(fate.row.get("last_text") or ""))
 

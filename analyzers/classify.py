@@ -46,7 +46,7 @@ def classify_all(case: Case) -> list[Classified]:
         by_line[hit.index].append(hit)
     pids = pid_ranks(case)
     quoted = {id(element) for exception in case.exceptions for element in exception.chain()[:-1]}
-    return [_classify(case, e, by_line, pids) for e in case.exceptions if id(e) not in quoted]
+    return [_classify(case, e, by_line, pids) for e in case.exceptions if id(e) not in quoted and not e.ignored]
 
 
 def pid_ranks(case: Case) -> dict[int, int]:
@@ -127,6 +127,8 @@ def _best_hit(exception: PyException, by_line: Mapping[int, list[Hit]], case: Ca
             signature = case.signatures[hit.signature]
             if signature.role in ("context", "confirmation"):
                 continue
+            if signature.role in ("wrapper", "teardown") and index != exception.index:
+                continue  # what a dying process prints after its traceback is not the traceback's kind
             key = (signature.strength, _ROLE_WEIGHT.get(signature.role, 0), -abs(index - exception.index))
             if best is None or key > best[0]:
                 best = (key, hit)

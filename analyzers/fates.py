@@ -12,6 +12,7 @@ from typing import Any
 
 from analyzers.case import Case, Hit
 from analyzers.classify import Classified, classify_all, covered, pid_ranks
+from analyzers.own_words import Words, last_words
 from collector.data import lookup
 
 _SIGTERM, _SIGKILL = 15, 9
@@ -29,6 +30,8 @@ class Fate:
     """Known lines outside tracebacks that report a failure elsewhere."""
     failures: list[Hit] = field(default_factory=list)
     """Known lines outside tracebacks that state a failure of this rank."""
+    words: list[Words] = field(default_factory=list)
+    """Its last words, where they are an error in the program's own terms."""
     ends: list[Mapping[str, Any]] = field(default_factory=list)
     """Rows of `scheduler_events` about its process."""
     others_torn_down: bool = False
@@ -75,7 +78,7 @@ class Fate:
     @property
     def failed(self) -> bool:
         """True if it printed an error of its own, of whatever role."""
-        return bool(self.errors or self.echoes or self.failures)
+        return bool(self.errors or self.echoes or self.failures or self.words)
 
     def _said(self, kind: str) -> bool:
         ids = [e.hit.signature for e in self.errors if e.hit is not None] + [hit.signature for hit in self.echoes]
@@ -84,7 +87,8 @@ class Fate:
     @property
     def timed_out(self) -> bool:
         """True if its echoes say that it waited too long for a peer, and none that a connection was lost."""
-        return self._said("timed_out") and not self._said("peer_gone")
+        waited = self._said("timed_out") or any(words.elsewhere and words.patient for words in self.words)
+        return waited and not self._said("peer_gone")
 
     @property
     def mismatched(self) -> bool:
@@ -95,7 +99,10 @@ class Fate:
     def only_echoes(self) -> bool:
         """True if all it printed are echoes of a failure elsewhere."""
         return (
-            self.failed and not self.failures and all(e.role in ("cascade", "teardown", "wrapper") for e in self.errors)
+            self.failed
+            and not self.failures
+            and all(words.elsewhere for words in self.words)
+            and all(e.role in ("cascade", "teardown", "wrapper") for e in self.errors)
         )
 
 
@@ -121,6 +128,10 @@ def fates(case: Case) -> dict[int, Fate]:
     for rank, told in ends.items():
         if rank in ranks:
             ranks[rank].ends.extend(told)
+    for words in last_words(case):
+        rank = words.line.rank
+        if rank in ranks:
+            ranks[rank].words.append(words)
     torn = {rank for rank, told in ends.items() if any(end["event"] == "teardown" for end in told)}
     for rank, fate in ranks.items():
         fate.others_torn_down = bool(torn - {rank})

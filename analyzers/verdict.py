@@ -188,6 +188,8 @@ def _why(case: Case, seen: Observation, top: Mapping[str, Any], status: str) -> 
     who = _who(top["ranks"], seen.scope)
     if status == "undetermined" and top["nobody_named"]:
         return "The failure is known but not whose it is: the line carries no rank, and nothing else names one."
+    if seen.signature == "silence/hang" and seen.at_lo is None:
+        return "It was stopped from outside, and without time stamps nobody can tell whether it hung before."
     if seen.signature == "silence/hang":
         return "The job was silent before it was stopped, and no stack or flight-recorder dump shows where it waited."
     if seen.accuses_rank is not None and seen.rank is not None and seen.accuses_rank != seen.rank:

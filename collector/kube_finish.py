@@ -44,6 +44,8 @@ from collector.store import Store, StoreError
 SIGNS_PATH = "kubernetes/signs"
 ANNOTATION = "firstfault.dev/verdict"
 ANNOTATION_INCIDENT = "firstfault.dev/incident"
+_RECENT = 3.0
+"""Seconds for which an answer of the API about events and nodes is used again."""
 _MESSAGE = 1000
 """Events carry at most 1,024 characters."""
 
@@ -57,6 +59,17 @@ def places(incident: Incident) -> dict[str, Origin]:
         uid: place_of(kind, pod, incident.attempt, processes, nodes[dig(pod, "spec.nodeName")] == 1)
         for uid, pod in incident.objects.items()
     }
+
+
+def place(incident: Incident, uid: str) -> Origin | None:
+    """The same for one pod, without looking at the others more than needed."""
+    pod = incident.objects.get(uid)
+    if pod is None:
+        return None
+    node = dig(pod, "spec.nodeName")
+    shared = sum((other.get("spec") or {}).get("nodeName") == node for other in incident.objects.values())
+    _, processes = world_of(incident.job.kind, incident.job_object)
+    return place_of(incident.job.kind, pod, incident.attempt, processes, shared == 1)
 
 
 class _Objects:
@@ -88,6 +101,8 @@ class Finisher:
 
     def __init__(self, api: Api, store: Store, settings: Settings, names: Pseudonymiser | None = None) -> None:
         self._api, self._store, self._settings, self._names = api, store, settings, names
+        self._recent: dict[str, tuple[float, list[dict[str, Any]]]] = {}
+        """Path and selector of a list -> (monotonic seconds, objects): fifty jobs that fail at once share a namespace."""
 
     def head(self, incident: Incident) -> None:
         """Write what the objects say as origin `head`. Raises StoreError."""
@@ -143,12 +158,11 @@ class Finisher:
         about = {incident.job.uid, *incident.objects}
         names = {str(dig(pod, "spec.nodeName")) for pod in incident.objects.values()}
         try:
-            listed = self._api.list(path_of("v1", "events", incident.job.namespace))
-            found = [e for _, e in listed if dig(e, "involvedObject.uid") in about or _names_job(e, incident)]
+            listed = self._list(path_of("v1", "events", incident.job.namespace))
+            found = [e for e in listed if dig(e, "involvedObject.uid") in about or _names_job(e, incident)]
             for name in sorted(names - {"None"})[:200]:
                 selector = f"involvedObject.kind=Node,involvedObject.name={name}"
-                listed = self._api.list(path_of("v1", "events", "default"), fieldSelector=selector)
-                found += [event for _, event in listed if event]
+                found += self._list(path_of("v1", "events", "default"), selector)
         except KubeError as error:
             rows.append(_row("kubernetes/events", _outcome(error), error.message, Origin()))
             return []
@@ -158,12 +172,29 @@ class Finisher:
         found = []
         for name in sorted({str(dig(pod, "spec.nodeName")) for pod in incident.objects.values()} - {"None"}):
             try:
-                node = masked(self._api.get(path_of("v1", "nodes", None, name)))
-                (node.get("status") or {}).pop("images", None)
-                found.append(node)
+                found.append(self._node(name))
             except KubeError as error:
                 rows.append(_row(f"kubernetes/nodes/{name}", _outcome(error), error.message, Origin(name)))
         return found
+
+    def _list(self, path: str, selector: str | None = None) -> list[dict[str, Any]]:
+        key = f"{path}?{selector}"
+        known = self._recent.get(key)
+        if known is None or time.monotonic() - known[0] > _RECENT:
+            if len(self._recent) > 1000:
+                self._recent.clear()
+            listed = [item for _, item in self._api.list(path, fieldSelector=selector) if item]
+            self._recent[key] = known = (time.monotonic(), listed)
+        return known[1]
+
+    def _node(self, name: str) -> dict[str, Any]:
+        path = path_of("v1", "nodes", None, name)
+        known = self._recent.get(path)
+        if known is None or time.monotonic() - known[0] > _RECENT:
+            node = masked(self._api.get(path))
+            (node.get("status") or {}).pop("images", None)
+            self._recent[path] = known = (time.monotonic(), [node])
+        return known[1][0]
 
     def _summary(self, incident: Incident) -> dict[str, Any]:
         pods = list(incident.objects.values())

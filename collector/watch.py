@@ -20,7 +20,7 @@ from collector.kube_api import Api, KubeError, NotFound, path_of
 from collector.kube_close import Closer
 from collector.kube_evidence import first_failure, masked
 from collector.kube_finalizer import Holder
-from collector.kube_finish import Finisher, places
+from collector.kube_finish import Finisher
 from collector.kube_incident import Incident, Part
 from collector.kube_jobs import (
     COLLECT_LABEL,
@@ -46,6 +46,7 @@ from collector.store import Store, StoreError
 
 _TICK = 0.5
 _LATER = 2.0
+_FEW = 8
 
 
 class Controller:
@@ -236,9 +237,7 @@ class Controller:
                 self.closer.finisher.remembered(incident)
             except StoreError as error:
                 self.trouble = str(error)
-        for peer in self._peers(job):
-            if peer.uid not in incident.objects:
-                self._fetch_peer(incident, peer, now)
+        self._fetch_peers(incident, [peer for peer in self._peers(job) if peer.uid not in incident.objects], now)
         self.records.save(incident)
 
     @staticmethod
@@ -246,13 +245,23 @@ class Controller:
         incident.verdict = "no failure of the job"
         return incident
 
-    def _fetch_peer(self, incident: Incident, peer: Pod, now: float) -> None:
-        try:
-            item = masked(self.api.get(path_of("v1", "pods", peer.namespace, peer.name)))
-        except NotFound:
+    def _fetch_peers(self, incident: Incident, peers: list[Pod], now: float) -> None:
+        """The whole objects of other pods of the job: one by one if they are few, else by listing the namespace."""
+        namespace = incident.job.namespace
+        if len(peers) > _FEW:
+            wanted = {peer.uid for peer in peers}
+            for _, item in self.api.list(path_of("v1", "pods", namespace)):
+                if item and item["metadata"]["uid"] in wanted:
+                    with self._lock:
+                        self._take(incident, masked(item), now)
             return
-        with self._lock:
-            self._take(incident, item, now)
+        for peer in peers:
+            try:
+                item = masked(self.api.get(path_of("v1", "pods", namespace, peer.name)))
+            except NotFound:
+                continue
+            with self._lock:
+                self._take(incident, item, now)
 
     def _peers(self, job: JobRef) -> list[Pod]:
         """The living pods of a job: those of one owner share it, and owners are asked about once."""
@@ -304,7 +313,7 @@ class Controller:
         return True
 
     def _place(self, incident: Incident, part: Part) -> Origin:
-        return places(incident).get(part.pod.uid, Origin(part.pod.name, attempt=incident.attempt))
+        return place(incident, part.pod.uid) or Origin(part.pod.name, attempt=incident.attempt)
 
     # --- while it is open ---------------------------------------------------------------------------------------------
 
@@ -329,8 +338,7 @@ class Controller:
                         continue
                     incident.quiet_since = time.time()
                     self.incidents[incident.job.uid] = incident
-                for peer in self._peers(incident.job):
-                    self._fetch_peer(incident, peer, time.time())
+                self._fetch_peers(incident, self._peers(incident.job), time.time())
         except (StoreError, KubeError) as error:
             self.trouble = str(error)
             return False

@@ -11,7 +11,8 @@ from typing import Any
 
 from analyzers.case import Case, Observation
 from analyzers.fates import Fate, fates
-from collector.readers.roster import progress_step
+from collector.model import LogLine
+from collector.readers.roster import progress_step, says_finished
 
 _SIGABRT, _SIGKILL, _SIGTERM, _SIGINT = 6, 9, 15, 2
 _NAMES = {1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL",
@@ -97,21 +98,31 @@ def _named(case: Case) -> Iterator[Observation]:
             yield _observe(fate, "exit/terminated", "teardown", "unknown", "was ended by the launcher (SIGTERM)", 1)
         elif code:
             if not fate.failed:
-                yield _silently(fate, code)
+                yield _silently(case, fate, code)
             else:
                 yield _observe(fate, "exit/failed", "confirmation", "unknown", f"ended with exit code {code}", 1)
 
 
-def _silently(fate: Fate, code: int) -> Observation:
-    """No known error line: the rank's last words are the best there is to cite."""
-    words = str(fate.row.get("last_text") or "").strip()
-    what = f"ended with exit code {code} and left no error message"
+def _silently(case: Case, fate: Fate, code: int) -> Observation:
+    """No known error line: the rank's last words, on whichever stream, are the best there is to cite."""
+    what = f"ended with exit code {code} and left no error message that is known"
     found = _observe(fate, "exit/failed-silently", "initiating", "unknown", what, 1)
-    if words and progress_step(words) is None:
-        found.title += f'; its last words: "{words[:140]}"'
-        found.text, found.path, found.line = words, fate.row.get("last_path"), fate.row.get("last_line")
-        found.offset = None
+    words = _parting_line(case, fate.rank)
+    if words is not None:
+        found.title += f'; its last words: "{words.text.strip()[:140]}"'
+        found.text, found.path, found.line, found.offset = words.text.strip(), words.path, words.line, words.offset
     return found
+
+
+def _parting_line(case: Case, rank: int) -> LogLine | None:
+    """The last line of the rank that is no progress, on stderr rather than stdout: sys.exit("why") writes there."""
+    last: dict[str, LogLine] = {}
+    for line in case.lines:
+        if line.rank == rank and line.issuer == "rank" and line.text.strip():
+            last[line.path] = line
+    telling = [line for line in last.values() if progress_step(line.text) is None and not says_finished(line.text)]
+    telling.sort(key=lambda line: (line.stream == "stderr", line.stream == "stdout"))
+    return telling[-1] if telling else None
 
 
 def _by_signal(fate: Fate, signal: int) -> Observation:

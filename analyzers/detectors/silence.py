@@ -120,7 +120,7 @@ def _gone(gone: Sequence[Fate], ranks: dict[int, Fate]) -> Iterator[Observation]
 
 def _peer_gone(fate: Fate) -> bool:
     """True if one of its errors says that a collective failed because of a peer."""
-    return any(error.role == "cascade" for error in fate.errors) or bool(fate.echoes)
+    return any(error.role == "cascade" for error in fate.errors) or bool(fate.echoes) or bool(fate.words)
 
 
 def _alarmed(fate: Fate) -> bool:
@@ -202,7 +202,7 @@ def _hang(case: Case) -> Iterator[Observation]:
     """A pause much longer than the usual one between the last word of the ranks and the signal from outside."""
     stops = [e for e in case.rows("scheduler_events") if e["event"] in _STOPPED and e.get("at_lo") is not None]
     own = [line for line in case.lines if line.issuer in ("rank", "unknown") and line.at_lo is not None]
-    if stops and not own and stops[0].get("signal") != _SIGINT:
+    if stops and not own and stops[0]["event"] == "cancelled" and stops[0].get("signal") != _SIGINT:
         yield from _untimed(case, stops[0])
     if not stops or not own:
         return

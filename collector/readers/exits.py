@@ -60,6 +60,8 @@ def _statements(lines: Sequence[LogLine]) -> Iterator[dict[str, Any]]:
 
 def _rows(line: LogLine, name: str, event: str, groups: dict[str, str | None]) -> Iterator[dict[str, Any]]:
     code, signal = exit_and_signal(groups)
+    if name == "mpirun-exit" and code is None:
+        code = 1  # Open MPI prints this block only for a process that ended with a nonzero code, stated elsewhere
     base = {
         "attempt": line.attempt,
         "node": groups.get("node") or line.node,

@@ -31,6 +31,9 @@ _GLUED_BAR = re.compile(r"\d+%\|.*\](?P<rest>[A-Za-z].{12,})")
 _REPEATED = re.compile(r" ?\[repeated \d+x across cluster\].*$")
 _BLOCK_RANK = re.compile(r"^\s*rank\s*:\s*(\d+) \(local_rank: (\d+)\)")
 """torchrun's failure block: the only place where a node's console pairs its local ranks with global ones."""
+_BEGINS = re.compile(r"^\s*(?:[\[({<]|\d{4}-\d\d|\d\d[:/]\d\d|[DIWEF]\d{4} |Traceback |File \")")
+"""What a new line of a log begins with, and the rest of a wrapped one hardly ever."""
+_DIGITS = re.compile(r"\d")
 _SAMPLE = 600
 _TRACEBACK = "Traceback (most recent call last)"
 _MAX_QUOTED = 2000
@@ -205,7 +208,7 @@ def _unwrapped(texts: list[str]) -> list[str]:
     lengths = Counter(len(t) for t in texts)
     width = max(lengths)
     full = lengths[width]
-    if not 60 <= width <= 250 or full < 4 or full < 0.3 * len(texts):
+    if not 60 <= width <= 250 or full < 4 or full < 0.3 * len(texts) or not _breaks_words(texts, width):
         return texts
     joined: list[str] = []
     start = -1
@@ -219,6 +222,22 @@ def _unwrapped(texts: list[str]) -> list[str]:
         if len(text) < width:
             start = -1
     return joined
+
+
+def _breaks_words(texts: list[str], width: int) -> bool:
+    """True if full lines go on in the next one: a wrapped line's rest does not begin the way lines begin.
+
+    Training logs with padded numbers have many lines of one length too; there each line begins like the one before.
+    """
+    pairs = [(a, b) for a, b in itertools.pairwise(texts) if len(a) == width and b]
+    alike = sum(_shape(a) == _shape(b) or _BEGINS.match(b) is not None for a, b in pairs)
+    broken = sum(not a[-1].isspace() and not b[0].isspace() for a, b in pairs)
+    return bool(pairs) and alike <= 0.2 * len(pairs) and broken >= 0.5 * len(pairs)
+
+
+def _shape(text: str) -> str:
+    """How a line begins, with its digits masked."""
+    return _DIGITS.sub("0", text[:6])
 
 
 def _attribute(artifact: Artifact, pieces: list[_Piece]) -> list[LogLine]:

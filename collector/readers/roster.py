@@ -19,7 +19,7 @@ from collector.pci import nccl_bus_id
 from collector.readers import exits
 
 _PROGRESS_HINTS = ("tep", "ter", "poch", "atch", "pdate", "<")
-_FINISH_HINTS = ("inish", "omplete", "done", "Done", "train_runtime", "stopped", "exit", "ended", "succeeded")
+_FINISH_HINTS = ("inish", "omplete", "done", "Done", "train_runtime", "stopped", "exit", "ended", "succeeded", "bye")
 _MENTIONED_PID = re.compile(r"\bpid[=:] ?(\d+)")
 
 

@@ -23,6 +23,7 @@ _TYPE_LIKE = re.compile(r"(?:Error|Exception|Interrupt|Exit|Warning|Iteration|Ti
 _RICH_HEADER = re.compile(r"^\W*[╭+][─-]* ?Traceback \(most recent call last\)")
 _RICH_FRAME = re.compile(r"^\W*[│|] (?P<file>(?:/|[A-Za-z]:)\S+?):(?P<line>\d+) in (?P<func>\S+)")
 _RICH_END = re.compile(r"^\W*[╰+][─-]{3,}")
+_IGNORED = re.compile(r"^\s*(?:Exception ignored (?:in|on)\b|Error in (?:atexit\._run_exitfuncs|sys\.excepthook)\b)")
 _CHAIN = re.compile(
     r"^\s*(?:During handling of the above exception, another exception occurred:"
     r"|The above exception was the direct cause of the following exception:)"
@@ -67,6 +68,8 @@ class PyException:
     """Rank named by the header itself: `Traceback ...: (RANK 2)`."""
     before: int | None = None
     """Time of the writer's last stamped line before the traceback, UTC microseconds."""
+    ignored: bool = False
+    """True if Python itself says that it goes on (`Exception ignored in:`, an atexit handler): never a cause."""
     members: list[int] = field(default_factory=list)
     """Indexes of all lines that belong to the traceback and its message."""
 
@@ -165,6 +168,12 @@ class _Parser:
         self._outside(index, line, text)
         return None
 
+    def _is_ignored(self, start: int) -> bool:
+        """True if the line before the traceback says that the interpreter drops the exception."""
+        before = self._before(start)
+        text = self._lines[before].text if before >= 0 else ""
+        return _IGNORED.search(text) is not None or _IGNORED.search(self._lines[start].text) is not None
+
     def _boxed(self, index: int, line: LogLine, text: str) -> PyException | None:
         """A line of a box that rich draws; the exception stands on the line behind it."""
         assert self._rich is not None
@@ -228,7 +237,7 @@ class _Parser:
         members.append(index)
         exception = PyException(
             final["type"], (final["message"] or "").strip(), line, index, start, index, frames,
-            announced_rank=rank, before=self._stamp, members=members,
+            announced_rank=rank, before=self._stamp, members=members, ignored=self._is_ignored(start),
         )  # fmt: skip
         if self._last is not None and (self._chained or self._nested_in is self._last):
             # a worker's nested traceback comes AFTER the wrapper's line but is its cause

@@ -56,6 +56,11 @@ SELECT incident, effect_id, cause_id, 'is the exit that followed its own error'
 FROM pairs
 WHERE effect_detector = 'exits' AND same_rank AND cause_detector NOT IN ('exits', 'silence', 'divergence')
 UNION ALL
+SELECT incident, effect_id, cause_id, 'is the silence after a rank was killed'
+FROM pairs
+WHERE effect_detector IN ('silence', 'divergence') AND cause_signature IN ('exit/killed', 'exit/crashed', 'exit/stopped')
+  AND cause_strength >= effect_strength
+UNION ALL
 SELECT incident, effect_id, cause_id, 'says less than what is known of the same rank'
 FROM pairs
 WHERE same_rank AND (

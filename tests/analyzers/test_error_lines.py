@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
+from analyzers import own_words
 from analyzers.case import Case
 from analyzers.detectors import error_lines
 from collector.data import data_dir
@@ -20,8 +21,8 @@ def line(text: str, number: int, rank: int) -> LogLine:
 @pytest.mark.parametrize("example", _EXAMPLES, ids=range(len(_EXAMPLES)))
 def test_examples_of_the_table(example: dict[str, object]) -> None:
     text = str(example["text"])
-    assert error_lines.is_error(text) is example["error"]
-    assert error_lines.speaks_of_others(text) is example["elsewhere"]
+    assert own_words.is_error(text) is example["error"]
+    assert own_words.speaks_of_others(text) is example["elsewhere"]
 
 
 def test_last_words_count() -> None:
