@@ -64,11 +64,13 @@ def collect(
 
     `extra`: rows of other raw tables (`incidents`, `scheduler_events`, ...), and of `ledger`, written along.
     `adjust`: a last word on each line, such as true line numbers behind a gap. `locate`: prefilter for logs of more
-    lines than the budget allows. Raises StoreError only.
+    lines than the budget allows, by default that of the signatures. Raises StoreError only.
     """
+    from collector import prefilter
     from collector.lake import write_raw
 
-    work = _Run(run, budget, masking or Masking(), artifact_bytes, locate, time.monotonic() + budget.seconds)
+    deadline = time.monotonic() + budget.seconds
+    work = _Run(run, budget, masking or Masking(), artifact_bytes, locate or prefilter.locate, deadline)
     found = list(_artifacts(work, sources))
     rows = _line_rows(work, found, adjust)
     first = next(rows, None)

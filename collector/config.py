@@ -47,12 +47,12 @@ class BudgetConfig:
     seconds: float = 300.0
     bytes: int = 512 << 20
     """Log bytes kept of one origin."""
-    file_bytes: int = 64 << 20
+    file_bytes: int = 32 << 20
     """Log bytes kept of one file: its head and its tail."""
     artifact_bytes: int = 8 << 20
     """Bytes kept of a small artifact; larger ones are refused."""
     files: int = 5000
-    lines: int = 3_000_000
+    lines: int = 1_500_000
 
     def budget(self) -> Budget:
         """The same as `collector.model.Budget`."""

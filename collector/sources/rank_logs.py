@@ -30,6 +30,7 @@ class RankLogs:
     """The job's nodes in Slurm's order, for `%n`."""
     tasks_are_ranks: bool = True
     name: str = "rank_logs"
+    _moved: dict[str, Copied] | None = None
 
     def collect(self, run: RunRef, budget: Budget) -> Iterator[Artifact | LedgerEntry]:
         """An artifact per copy that is evidence, a ledger row for what could not be copied or is none."""
@@ -49,7 +50,9 @@ class RankLogs:
 
     def adjust(self, line: LogLine) -> LogLine:
         """The line with its place in the original file, where masking or a cut moved it."""
-        file = next((one for one in self.copies.files if one.shifts and self.shown(one.path) == line.path), None)
+        if self._moved is None:
+            self._moved = {self.shown(file.path): file for file in self.copies.files if file.shifts}
+        file = self._moved.get(line.path)
         if file is None:
             return line
         offset, number = file.original(line.offset, line.line)

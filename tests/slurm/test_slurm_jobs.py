@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from collector.lake import read_raw
+from collector.lake import raw_parts, read_raw
 from collector.store import open_store
 
 SRUN = "srun --kill-on-bad-exit=1 --output=run-%j-%t.log /usr/bin/python3 payload.py {kind}\nexit $?\n"
@@ -99,6 +99,8 @@ def _submit(one: Season) -> None:
     one.submit("ok", SRUN.format(kind="ok"), *wide)
     one.submit("hidden", SRUN.format(kind="exit").replace("exit $?", "true"), *wide)
     array = "export CULPRIT=0; [ $SLURM_ARRAY_TASK_ID = 1 ] && kind=raise || kind=ok\n" + SRUN.format(kind="$kind")
+    both = SRUN.format(kind="raise").replace("srun", "export CULPRIT=1\nsrun --het-group=0,1")
+    one.submit("het", both, "-N1", "-n1", ":", "-N1", "-n1")
     one.submit("array", array, "-N1", "-n1", "--array=0-2")
 
 
@@ -145,7 +147,7 @@ def _works_for(pid: int, cluster: Any, node: str) -> bool:
 def _finish(one: Season) -> None:
     cluster = one.cluster
     ends = {"raise": "FAILED", "kill": "FAILED", "segv": "FAILED", "cancel": "CANCELLED", "ok": "COMPLETED",
-            "hidden": "COMPLETED", "limit": "TIMEOUT", "requeue": "FAILED", "lost": "NODE_FAIL"}  # fmt: skip
+            "hidden": "COMPLETED", "limit": "TIMEOUT", "requeue": "FAILED", "lost": "NODE_FAIL", "het": "FAILED"}  # fmt: skip
     for name, state in ends.items():
         cluster.wait_state(one.jobs[name], state, seconds=180)
     cluster.wait_for("end of the array", lambda: "array" and not cluster.run("squeue", "-h").strip(), 120)
@@ -160,6 +162,7 @@ def _finish(one: Season) -> None:
         ("requeue", 1, "FAILED", "python/uncaught-exception", [2], ["n3"]),
         ("hidden", 0, "COMPLETED", None, [2], ["n3"]),
         ("array", 0, "FAILED", "python/uncaught-exception", [0], None),
+        ("het", 0, "FAILED", "python/uncaught-exception", [1], None),
     ],
 )
 def test_a_rank_fails(
@@ -180,7 +183,7 @@ def test_a_rank_fails(
     assert signature is None or verdict["signature"] == signature
     (row,) = season.rows("incidents", incident)
     assert (row["state"], row["scheduler"], row["cluster"]) == (state, "slurm", "testc")
-    assert len(row["nodes"]) == (1 if name == "array" else 4)
+    assert len(row["nodes"]) == (1 if name in ("array", "het") else 4)
 
 
 @pytest.mark.parametrize(
@@ -239,6 +242,17 @@ def test_ledger_is_complete(season: Season) -> None:
         origins = {row["node"] for row in season.rows("ledger", season.incident(name)) if row["node"]}
         assert origins == {"n1", "n2", "n3", "n4"}
     assert [gap for gap in season.answer("lost")["ledger"]["gaps"] if gap.startswith("node-n6")]
+
+
+def test_a_heterogeneous_job_is_one_incident(season: Season) -> None:
+    """Both components report under the leader's name, the shared output once."""
+    incident = season.incident("het")
+    heads = {part.origin for part in raw_parts(season.store, "ledger", incident)}
+    assert {"head", "head-1"} <= heads
+    assert len(heads) == 4
+    assert not [gap for gap in season.answer("het")["ledger"]["gaps"] if "expected to report" in gap]
+    places = Counter((line["path"], line["line"], line["part"]) for line in season.rows("log_lines", incident))
+    assert max(places.values()) == 1
 
 
 def test_a_requeue_takes_no_log_away(season: Season) -> None:
