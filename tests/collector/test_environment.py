@@ -1,4 +1,3 @@
-# ruff: noqa: E501 (tables read better in one line)
 import io
 import time
 from pathlib import Path

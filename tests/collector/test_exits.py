@@ -47,7 +47,22 @@ def test_codes_and_signals(groups: dict[str, str | None], expected: tuple[int | 
 
 
 def test_torchrun_block_is_read_entry_by_entry() -> None:
-    block = ["Failures:", "[1]:", "  time      : 2026-12-01_01:24:22", "  host      : gpu-3", "  rank      : 9 (local_rank: 1)", "  exitcode  : -15 (pid: 31325)  (SIGTERM)", "  error_file: <N/A>", "Root Cause (first observed failure):", "[0]:", "  time      : 2026-12-01_01:24:21", "  host      : localhost", "  rank      : 8 (local_rank: 0)", "  exitcode  : 3 (pid: 31326)", "  error_file: <N/A>"]
+    block = [
+        "Failures:",
+        "[1]:",
+        "  time      : 2026-12-01_01:24:22",
+        "  host      : gpu-3",
+        "  rank      : 9 (local_rank: 1)",
+        "  exitcode  : -15 (pid: 31325)  (SIGTERM)",
+        "  error_file: <N/A>",
+        "Root Cause (first observed failure):",
+        "[0]:",
+        "  time      : 2026-12-01_01:24:21",
+        "  host      : localhost",
+        "  rank      : 8 (local_rank: 0)",
+        "  exitcode  : 3 (pid: 31326)",
+        "  error_file: <N/A>",
+    ]
     found = exits.read([line(text, number) for number, text in enumerate(block, 1)])
     assert [(e["rank"], e["local_rank"], e["signal"], e["code"], e["pid"], e.get("node")) for e in found] == [
         (9, 1, 15, None, 31325, "gpu-3"),

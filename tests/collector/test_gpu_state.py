@@ -1,4 +1,3 @@
-# ruff: noqa: E501 (samples are as wide as the tool prints them)
 import io
 import json
 import time

@@ -1,4 +1,3 @@
-# ruff: noqa: E501 (texts are as wide as the tools print them)
 """Blocks of which the required cases are composed: logs of ranks, kernel logs, states of GPUs, in the tools' wording.
 
 Decision: no machine here has a GPU, so these evidences are re-typed faithfully: every line has the form that the driver,

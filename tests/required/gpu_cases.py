@@ -1,4 +1,3 @@
-# ruff: noqa: E501 (texts are as wide as the tools print them)
 """Xids: of hardware, of programs, and echoes."""
 
 from __future__ import annotations

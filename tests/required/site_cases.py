@@ -1,4 +1,3 @@
-# ruff: noqa: E501 (texts are as wide as the tools print them)
 """Storage, environment and stragglers."""
 
 from __future__ import annotations
