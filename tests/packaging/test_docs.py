@@ -17,7 +17,8 @@ DOCUMENTS = sorted(
     path for path in ROOT.rglob("*.md")
     if not {".venv", "tests", "node_modules", "build", "dist"} & set(path.relative_to(ROOT).parts)
 )  # fmt: skip
-CALL = re.compile(r"(?:^|[\s`(/|])firstfault (?P<rest>[a-z][^`\n|#)&;<>]*)")
+# not the argument of another program (`helm install firstfault ...`)
+CALL = re.compile(r"(?:^|[\s`(/|])(?<!install )firstfault (?P<rest>[a-z][^`\n|#)&;<>]*)")
 LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)#\s]+)(?:#[^)]*)?\)")
 TARGET = re.compile(r"^(?:\$ )?make (?P<target>[a-z-]+)", re.MULTILINE)
 
@@ -37,6 +38,8 @@ def calls() -> list[tuple[str, str]]:
 
 def problem(rest: str) -> str | None:
     """Why a documented call cannot work, None if it can: its commands and its options exist."""
+    if rest.count('"') % 2:
+        rest = rest[: rest.rindex('"')]  # an SQL text that goes on behind a bracket
     words = shlex.split(rest, posix=False)
     command: click.Command = cli
     while words and isinstance(command, click.Group) and not words[0].startswith("-"):
