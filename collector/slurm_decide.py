@@ -75,9 +75,7 @@ class Decision:
 
     @property
     def reader(self) -> str | None:
-        """The node that reads what all nodes see: of a heterogeneous job only the first component has one."""
-        if self.offset:
-            return None
+        """The node that reads what all nodes of its component see."""
         return self.batch_host or (self.nodes[0] if self.nodes else None)
 
 

@@ -66,8 +66,8 @@ def decide_and_publish(
     decision = replace(decision, collect=decision.collect or collect_anyway)
     if decision.collect:
         base = known.first or known.latest
-        if base is not None and not decision.offset:
-            script = slurm_ask.batch_script(tools, end.job)
+        if base is not None:
+            script = slurm_ask.batch_script(tools, end.leader)
             decision = replace(decision, patterns=shared_patterns(ctx, base, script))
     decision = publish(ctx.store, decision)
     ctx.remember(decision)

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +96,7 @@ def _alone(work: _Work) -> Answer:
     ticket, end = work.ticket, work.end
     nodes = expand_nodes(end.nodes)
     first = not nodes or nodes[0] == work.host
-    if not first or (end.het and end.offset):
+    if not first:
         if work.age > FORGET:
             return Fatal("nobody said what the job was: is EpilogSlurmctld configured, and its drain running?")
         return Later(2.0 if work.age < 60 else 30.0 if work.age < 3600 else 600.0, "waiting for the head's decision")
@@ -127,16 +127,22 @@ def _look(work: _Work) -> JobRecord | None:
 
 def _shared(work: _Work, record: JobRecord) -> tuple[slurm_paths.FilePattern, ...]:
     tools = work.ctx.tools_for(work.end)
-    return shared_patterns(work.ctx, record, slurm_ask.batch_script(tools, work.end.job))
+    return shared_patterns(work.ctx, record, slurm_ask.batch_script(tools, work.end.leader))
 
 
 def shared_patterns(ctx: Context, record: JobRecord, script: str) -> tuple[slurm_paths.FilePattern, ...]:
-    """The output files of a job that all its nodes may see: of its record, its script and the configuration."""
+    """The output files of a job that all its nodes may see: of its record, its script and the configuration.
+
+    Of a heterogeneous job the first component has them all, the others only what carries their own id.
+    """
     known, base = slurm_paths.values(record), record.work_dir or "/"
+    named = slurm_paths.of_script(script, record)
+    if record.offset:
+        leader = replace(record, job=record.het or record.job)
+        of_all = {one.glob for one in slurm_paths.of_script(script, leader)}
+        return tuple(one for one in named if one.glob not in of_all)
     more = [slurm_paths.config_pattern(text, known, base) for text in ctx.config.slurm.globs]
-    return tuple(
-        slurm_paths.unique([*slurm_paths.of_record(record), *slurm_paths.of_script(script, record), *more])
-    )  # fmt: skip
+    return tuple(slurm_paths.unique([*slurm_paths.of_record(record), *named, *more]))
 
 
 # --- with it ----------------------------------------------------------------------------------------------------------
@@ -156,9 +162,8 @@ def _report(work: _Work, decision: Decision) -> Answer:
         decision.incident, "slurm", str(decision.job), decision.cluster, decision.attempt, decision.nodes,
         decision.tasks,
     )  # fmt: skip
-    logs = RankLogs(
-        work.copies, copies, decision.work_dir, decision.nodes, tasks_are_ranks=tasks_are_ranks(decision)
-    )  # fmt: skip
+    logs = RankLogs(work.copies, copies, decision.work_dir, decision.nodes, tasks_are_ranks(decision))
+    logs.numbered = not decision.het
     ids = tuple(job for job in (decision.job, decision.het) if job)
     kept = NodeEvidence(ticket.evidence, work.host, decision.started, work.end.seen, ids, late)
     tasks = list(task_ends(Path(ctx.config.spool.tasks), work.end, work.host, decision))
@@ -229,10 +234,10 @@ def _wanted(
     nodes = list(decision.nodes) if decision is not None else expand_nodes(work.end.nodes)
     for one in patterns:
         label: dict[str, Any] = {"regex": one.regex, "stream": one.stream, "origin": one.origin}
-        only = _own(one, work.host, ranks, nodes) if local_disk(one.glob) else {}
+        only = _own(one, work.host, ranks, nodes, bool(work.end.het)) if local_disk(one.glob) else {}
         if only:
             yield user_files.Wanted(one.glob, since, regex=one.regex, only=only, label={**label, "node": work.host})
-        elif reader == work.host and not (work.end.het and decision is not None and decision.offset):
+        elif reader == work.host:
             yield user_files.Wanted(one.glob, since, label=label)
     known = {"j": str(work.end.leader), "A": str(work.end.job), "N": work.host}
     for text in work.ctx.config.slurm.local_globs:
@@ -241,13 +246,16 @@ def _wanted(
         yield user_files.Wanted(found.glob, since, owned=True, label=label)
 
 
-def _own(pattern: slurm_paths.FilePattern, host: str, ranks: list[str], nodes: list[str]) -> dict[str, list[str]]:
+def _own(
+    pattern: slurm_paths.FilePattern, host: str, ranks: list[str], nodes: list[str], het: bool
+) -> dict[str, list[str]]:
     """What names of files of this node say; empty if the pattern does not tell nodes or ranks apart."""
     if "(?P<node>" in pattern.regex:
         return {"node": [host]}
     if "(?P<nodeid>" in pattern.regex and host in nodes:
         return {"nodeid": [str(nodes.index(host))]}
-    if "(?P<rank>" in pattern.regex and ranks:
+    if "(?P<rank>" in pattern.regex and ranks and not het:
+        # in a heterogeneous step %t is no rank
         return {"rank": ranks}
     return {}
 

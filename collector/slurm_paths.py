@@ -55,7 +55,8 @@ def values(record: JobRecord, cluster: str | None = None) -> dict[str, str]:
         "A": str(master),
         "a": str(record.task) if record.task is not None else "4294967294",
         "b": str(record.task % 10) if record.task is not None else "4",
-        "j": str(record.het or record.job),
+        # each component of a heterogeneous job has its own id here, unlike in SLURM_JOB_ID
+        "j": str(record.job),
         "u": record.user or "*",
         "x": record.name or "*",
     }

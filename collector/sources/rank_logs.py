@@ -29,6 +29,8 @@ class RankLogs:
     nodes: tuple[str, ...] = ()
     """The job's nodes in Slurm's order, for `%n`."""
     tasks_are_ranks: bool = True
+    numbered: bool = True
+    """False where `%t` tells tasks apart and is not their rank: in a heterogeneous step it counts differently."""
     name: str = "rank_logs"
     _moved: dict[str, Copied] | None = None
 
@@ -91,7 +93,8 @@ class RankLogs:
     def _origin(self, file: Copied, kind: ArtifactKind, head: bytes, named: Origin) -> Origin:
         said = self._said(file)
         node = said.get("node") or self._by_number(said.get("nodeid")) or self._label(file, "node")
-        rank = int(said["rank"]) if self.tasks_are_ranks and said.get("rank", "").isdigit() else None
+        own = self.tasks_are_ranks and said.get("rank", "").isdigit()
+        rank = int(said["rank"]) if own and self.numbered else None
         if rank is None and "rank" not in said:
             rank = named.rank
         stream = self._label(file, "stream") or named.stream
@@ -99,7 +102,8 @@ class RankLogs:
             if rank is not None and naming.contradicts(naming.spoken(head[:TEXT_BYTES]), rank):
                 rank = None
             if rank is None and named.local_rank is None:
-                stream = "console"
+                # a task's own file whose rank only its lines tell is a stream of one process all the same
+                stream = (stream or "stdout") if own and not self.numbered else "console"
         return Origin(node or named.node, rank, named.local_rank, named.attempt, stream)
 
     def _said(self, file: Copied) -> dict[str, str]:

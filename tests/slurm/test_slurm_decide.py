@@ -160,7 +160,6 @@ def test_names_of_arrays_and_components(tmp_path: Path) -> None:
 def test_which_node_reads_the_shared_files() -> None:
     assert decided(0, START, batch_host="n2").reader == "n2"
     assert decided(0, START).reader == "n1"
-    assert decided(0, START, het=34, offset=1).reader is None
     assert decided(0, START, nodes=()).reader is None
 
 
