@@ -102,7 +102,7 @@ class Finisher:
     def __init__(self, api: Api, store: Store, settings: Settings, names: Pseudonymiser | None = None) -> None:
         self._api, self._store, self._settings, self._names = api, store, settings, names
         self._recent: dict[str, tuple[float, list[dict[str, Any]]]] = {}
-        """Path and selector of a list -> (monotonic seconds, objects): fifty jobs that fail at once share a namespace."""
+        """What was asked -> (monotonic seconds, answer): fifty jobs that fail at once share a namespace."""
 
     def head(self, incident: Incident) -> None:
         """Write what the objects say as origin `head`. Raises StoreError."""

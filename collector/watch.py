@@ -20,7 +20,7 @@ from collector.kube_api import Api, KubeError, NotFound, path_of
 from collector.kube_close import Closer
 from collector.kube_evidence import first_failure, masked
 from collector.kube_finalizer import Holder
-from collector.kube_finish import Finisher
+from collector.kube_finish import Finisher, place
 from collector.kube_incident import Incident, Part
 from collector.kube_jobs import (
     COLLECT_LABEL,

@@ -42,6 +42,13 @@ def until(test: Callable[[], Any], what: str | Callable[[], str] = "", seconds: 
     raise AssertionError(f"not within {seconds:g} s: {what() if callable(what) else what}")
 
 
+def _die_with_us() -> None:
+    """In the child: let the kernel end it when this process is killed (PR_SET_PDEATHSIG), so that nothing is left."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
 def _free_ports(count: int) -> list[int]:
     sockets = [socket.socket() for _ in range(count)]
     for each in sockets:
@@ -114,7 +121,7 @@ class Cluster:
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
                 self.commands[name], cwd=self.folder, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
-                start_new_session=True,
+                start_new_session=True, preexec_fn=_die_with_us,
             )  # fmt: skip
 
     def tail(self, name: str) -> str:
@@ -161,15 +168,19 @@ class Cluster:
             self.run(
                 name, str(BIN / binary), f"--kubeconfig={config}", f"--authentication-kubeconfig={config}",
                 f"--authorization-kubeconfig={config}", "--bind-address=127.0.0.1", f"--secure-port={port}",
-                f"--cert-dir={self.folder}/pki", "--leader-elect=false", *more,
+                f"--cert-dir={self.folder}/pki", "--leader-elect=false", "--port=0", *more,
             )  # fmt: skip
         self.run(
             "kubelet", sys.executable, str(HERE / "fake_kubelet.py"), str(self.folder), str(self.logs),
             str(self.kubelet), *NODES,
         )  # fmt: skip
         api = self.api()
-        until(lambda: self._there(api, path_of("v1", "serviceaccounts", "default", "default")), self.tail("kcm"))
-        until(lambda: len(list(api.list(path_of("v1", "nodes")))) >= len(NODES), self.tail("kubelet"))
+        until(
+            lambda: self._there(api, path_of("v1", "serviceaccounts", "default", "default")),
+            lambda: self.tail("kcm"),
+            100,
+        )
+        until(lambda: len(list(api.list(path_of("v1", "nodes")))) >= len(NODES), lambda: self.tail("kubelet"), 100)
 
     @staticmethod
     def _there(api: Api, path: str) -> bool:
