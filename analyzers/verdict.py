@@ -14,6 +14,7 @@ from analyzers.case import Case, Observation
 from analyzers.fates import fates
 from analyzers.rank import Ranking
 from collector.data import lookup
+from collector.model import ArtifactKind, LedgerEntry, Outcome
 from collector.readers.times import iso
 
 _CLOSE = 0.06
@@ -26,9 +27,13 @@ def decide(case: Case, observations: Sequence[Observation], ranking: Ranking) ->
     """The keys verdict, candidates and collateral of the contract."""
     top = ranking.candidates[0] if ranking.candidates else None
     status = _status(case, observations, ranking)
+    endless = _without_end(case) if status == "no_failure" else []
+    status = "undetermined" if endless else status
     verdict: dict[str, Any] = _empty(status)
     if status == "no_failure":
         verdict.update(_no_failure(case, observations))
+    elif endless:
+        verdict.update(_end_missing(case, endless))
     elif top is not None:
         verdict.update(_named(case, observations, ranking, top, status))
     else:
@@ -115,6 +120,46 @@ def _ended_well(case: Case, observations: Sequence[Observation]) -> bool:
                 return False
     rows = case.rows("ranks")
     return all(row.get("finished") for row in rows) if rows else bool(ends)
+
+
+def _without_end(case: Case) -> list[str]:
+    """Paths of the logs of this attempt whose end nobody has read, by the ledger."""
+    attempt = case.lines[0].attempt if case.lines else None
+    read = {line.path for line in case.lines}
+    found = []
+    for entry in case.ledger:
+        if entry.kind not in (ArtifactKind.RANK_LOG, None) or entry.origin.attempt not in (attempt, None):
+            continue
+        whole = entry.outcome in (Outcome.UNREACHABLE, Outcome.TIMED_OUT, Outcome.REFUSED) and entry.kind is not None
+        # of what is so damaged that nothing of it could be read no kind is known; folders have no size
+        a_log = entry.kind is not None or entry.path in read or entry.bytes_seen > 0
+        if whole or (entry.outcome is Outcome.TRUNCATED and a_log and _reaches_end(entry)):
+            found.append(entry.path)
+    return list(dict.fromkeys(found))
+
+
+def _reaches_end(entry: LedgerEntry) -> bool:
+    """True if what is missing of a truncated file is its end, not a part with something behind it."""
+    start, stop = entry.dropped_from, entry.dropped_to
+    if start is None or stop is None or stop <= start:
+        return True  # a stream that broke off: nobody knows how much is missing
+    # the log reader's rows count the dropped part only, and what it drops on purpose is never the end
+    return entry.source != "rank_log" and 0 < entry.bytes_seen <= stop
+
+
+def _end_missing(case: Case, paths: Sequence[str]) -> dict[str, Any]:
+    one = len(paths) == 1
+    title = f"The end of {paths[0]} is missing" if one else f"The ends of {len(paths)} logs are missing"
+    broken = set(paths)
+    lasts = {line.path: line for line in case.lines if line.path in broken}
+    cites = [{"path": x.path, "line": x.line, "rank": x.rank, "text": x.text} for x in lasts.values()]
+    return {
+        "title": f"{title}, so a failure there cannot be ruled out",
+        "why": "Nothing that could be read states a failure, but failures stand at the end of a log.",
+        "scope": "job",
+        "evidence": cites[:4],
+        "missing": [f"{path} with its end: what could be read of it breaks off" for path in paths[:16]],
+    }
 
 
 def _cite(seen: Observation) -> dict[str, Any]:

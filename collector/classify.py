@@ -78,6 +78,7 @@ class _Tables:
         self.scheduler_json = [re.compile(p.encode(), re.MULTILINE) for p in raw["scheduler_json"]]
         self.scheduler_status = [re.compile(p.encode(), re.MULTILINE) for p in raw["scheduler_status"]]
         self.tool_output = [re.compile(p.encode(), re.MULTILINE) for p in raw["tool_output"]]
+        self.own_report = [re.compile(p.encode(), re.MULTILINE) for p in raw["own_report"]]
         self.log_signs = re.compile("|".join(raw["log_signs"]).encode(), re.MULTILINE | re.IGNORECASE)
 
 
@@ -125,6 +126,8 @@ def classify(path: str, head: bytes) -> Kind:
     tables = _tables()
     if any(head[at : at + len(magic)] == magic for at, magic in tables.archives):
         return Kind(None, Outcome.REFUSED, "an archive: unpack it and name the folder")
+    if _own_report(head):
+        return Kind(None, Outcome.NOT_CONFIGURED, "a report of firstfault: it tells of evidence and is none")
     if kind := _claimed(head):
         return Kind(kind)
     name = _COMPRESSED.sub("", path.rpartition("/")[2])
@@ -134,6 +137,12 @@ def classify(path: str, head: bytes) -> Kind:
         unknown = Kind(None, Outcome.NOT_CONFIGURED, "a binary file of unknown form")
         return unknown if tables.log_name.search(name) else _IGNORED
     return _text(path, name, head[:TEXT_BYTES])
+
+
+def _own_report(head: bytes) -> bool:
+    """True for a report in text, with nothing behind it: what it quotes would accuse once more."""
+    begins, ends = _tables().own_report
+    return bool(begins.match(head)) and (len(head) >= HEAD_BYTES or bool(ends.search(head)))
 
 
 def _states(head: bytes) -> bool:

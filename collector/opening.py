@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import bz2
 import errno
-import gzip
 import io
 import lzma
 import os
@@ -24,6 +23,10 @@ BUFFER = 1 << 20
 EXPANSION_FLOOR = 256 << 20
 EXPANSION_RATIO = 100
 """Logs compress 5 to 60 times; a file that inflates beyond FLOOR + RATIO * stored bytes is cut there (a zip bomb)."""
+_FILLED = 1 << 18
+"""Decompressed bytes given at a time."""
+_PIECE = 1 << 14
+"""Bytes decompressed at a time: what zlib and zstd decompressed in the call that meets damage is lost."""
 _XZ_MEMORY = 256 << 20
 _ZSTD_WINDOW = 128 << 20
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -112,27 +115,37 @@ class Inflated(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         """Fill `buffer` with decompressed bytes; 0 at the end, at the cap and at damage."""
         view = memoryview(buffer).cast("B")
-        wanted = min(len(view), 1 << 18)
-        if self.note or not wanted:
-            return 0
-        if not self._left:
-            self.note = f"expansion stopped at {self._cap} bytes: a file that compresses so well is no log"
-            return 0
+        wanted = min(len(view), _FILLED)
+        got = 0
+        # filled, because inflaters give little at a time; what they gave before the damage stays
+        while got < wanted and not self.note:
+            if not self._left:
+                # a file of exactly this size is whole
+                if self._next(1):
+                    self.note = f"expansion stopped at {self._cap} bytes: a file that compresses so well is no log"
+                break
+            data = self._next(min(wanted - got, self._left))
+            if not data:
+                break
+            view[got : got + len(data)] = data
+            got += len(data)
+            self._left -= len(data)
+        return got
+
+    def _next(self, wanted: int) -> bytes:
+        """The next bytes; none at the end and at damage, which leaves a note."""
         try:
-            data: bytes = self._inflate.read(min(wanted, self._left))
+            return bytes(self._inflate.read(wanted))
         except (EOFError, OSError, ValueError, zlib.error, lzma.LZMAError, MemoryError) as error:
             return self._damaged(error)
         except Exception as error:  # zstandard.ZstdError derives from Exception alone and the library is optional here
             if type(error).__module__.partition(".")[0] not in ("zstd", "zstandard"):
                 raise
             return self._damaged(error)
-        view[: len(data)] = data
-        self._left -= len(data)
-        return len(data)
 
-    def _damaged(self, error: Exception) -> int:
+    def _damaged(self, error: Exception) -> bytes:
         self.note = f"the compressed data is damaged or cut off ({error or type(error).__name__})"
-        return 0
+        return b""
 
     def close(self) -> None:
         """Close the stored file too."""
@@ -141,41 +154,158 @@ class Inflated(io.RawIOBase):
         super().close()
 
 
-class _Xz:
-    """`lzma.LZMAFile` has no memory limit, and a dictionary may ask for 4 GiB: so the decompressor is driven here."""
+class _Gunzip:
+    """zlib behind the interface of the standard library's other decompressors."""
 
-    def __init__(self, stored: BinaryIO) -> None:
-        self._stored = stored
-        self._decompressor = lzma.LZMADecompressor(memlimit=_XZ_MEMORY)
+    def __init__(self) -> None:
+        self._inner = zlib.decompressobj(wbits=31)
+        self._full = False
+
+    @property
+    def eof(self) -> bool:
+        return self._inner.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._inner.unused_data
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._full and not self._inner.unconsumed_tail
+
+    def decompress(self, data: bytes, wanted: int) -> bytes:
+        got = self._inner.decompress(self._inner.unconsumed_tail + data, wanted)
+        self._full = len(got) == wanted  # more may come of the same input
+        return got
+
+
+class _Streams:
+    """Decompresses one compressed stream after the other, to the last byte before a break.
+
+    The standard library's file classes lose what they decompressed in the call that meets the break, and `LZMAFile` has
+    no memory limit although a dictionary may ask for 4 GiB: so the decompressors are driven here.
+    """
+
+    def __init__(self, stored: BinaryIO, new: Callable[[], Any]) -> None:
+        self._stored, self._new = stored, new
+        self._decompressor = new()
 
     def read(self, wanted: int) -> bytes:
+        """At most `wanted` bytes, none at the end. Raises EOFError for a break and what the decompressor raises."""
         while True:
             if self._decompressor.eof:
-                rest = self._decompressor.unused_data.lstrip(b"\0") or self._stored.read(1 << 16)
-                if not rest:
-                    return b""
-                self._decompressor = lzma.LZMADecompressor(memlimit=_XZ_MEMORY)
+                # both gzip and xz may be padded with zeros
+                rest = self._decompressor.unused_data.lstrip(b"\0")
+                while not rest:
+                    padding = self._stored.read(_PIECE)
+                    if not padding:
+                        return b""
+                    rest = padding.lstrip(b"\0")
+                self._decompressor = self._new()
             elif self._decompressor.needs_input:
-                rest = self._stored.read(1 << 16)
+                rest = self._stored.read(_PIECE)
                 if not rest:
                     raise EOFError("it ends before its end mark")
             else:
                 rest = b""
-            data = self._decompressor.decompress(rest, wanted)
+            data: bytes = self._decompressor.decompress(rest, wanted)
             if data:
                 return data
 
 
-def _inflater(form: str, stored: BinaryIO) -> Any:
-    if form == "gzip":
-        return gzip.GzipFile(fileobj=stored, mode="rb")
-    if form == "bz2":
-        return bz2.BZ2File(stored)
-    if form == "xz":
-        return _Xz(stored)
-    import zstandard
+class _ZstdFrames:
+    """Follows the frames and blocks of a zstd file as it is read, to know whether it ends where a frame does.
 
-    return zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW).stream_reader(stored, read_across_frames=True)
+    The library takes the end of its input for the end of the content, and a cut file for a whole one. Sizes: RFC 8878,
+    sections 3.1.1 (frames), 3.1.1.2 (blocks) and 3.1.2 (skippable frames).
+    """
+
+    def __init__(self, stored: BinaryIO) -> None:
+        self._stored = stored
+        self._held = b""
+        self._skip = 0
+        self._inside = self._checksum = self._last = False
+
+    def read(self, size: int = -1) -> bytes:
+        """As the file's."""
+        data = self._stored.read(size)
+        self._follow(data)
+        return data
+
+    @property
+    def whole(self) -> bool:
+        """True if what was read so far ends with a frame."""
+        return not self._inside and not self._skip and not self._held
+
+    def _follow(self, data: bytes) -> None:
+        self._held += data
+        while self._held:
+            passed = min(self._skip, len(self._held))
+            self._held, self._skip = self._held[passed:], self._skip - passed
+            if self._skip or not self._held:
+                break
+            header = self._block() if self._inside else self._frame()
+            if not header:
+                return
+            self._held = self._held[header:]
+        if self._inside and self._last and not self._skip:
+            self._inside = False
+
+    def _frame(self) -> int:
+        """Bytes of the header of the frame that begins here; 0 if it is not complete."""
+        held = self._held
+        if len(held) < 8:
+            return 0
+        if held[1:4] == b"\x2a\x4d\x18" and held[0] >> 4 == 5:
+            self._skip = int.from_bytes(held[4:8], "little")
+            return 8
+        descriptor = held[4]
+        single = descriptor >> 5 & 1
+        self._inside, self._last, self._checksum = True, False, bool(descriptor >> 2 & 1)
+        content_size = (single, 2, 4, 8)[descriptor >> 6]
+        self._skip = (0 if single else 1) + (0, 1, 2, 4)[descriptor & 3] + content_size
+        return 5
+
+    def _block(self) -> int:
+        """Bytes of the header of the block that begins here; 0 if it is not complete."""
+        if self._last:
+            self._inside = False
+            return self._frame()
+        if len(self._held) < 3:
+            return 0
+        header = int.from_bytes(self._held[:3], "little")
+        self._last = bool(header & 1)
+        self._skip = (1 if header >> 1 & 3 == 1 else header >> 3) + (4 if self._last and self._checksum else 0)
+        return 3
+
+
+class _Zstd:
+    """The library's reader, and an error where it would take a cut file for a whole one."""
+
+    def __init__(self, stored: BinaryIO) -> None:
+        import zstandard
+
+        self._frames = _ZstdFrames(stored)
+        decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
+        source: Any = self._frames  # of a file the library wants `read` only
+        self._reader = decompressor.stream_reader(source, read_across_frames=True)
+
+    def read(self, wanted: int) -> bytes:
+        """At most `wanted` bytes, none at the end. Raises EOFError for a break and what the library raises."""
+        data = bytes(self._reader.read(min(wanted, _PIECE)))  # little, because an error costs all of a call
+        if not data and not self._frames.whole:
+            raise EOFError("it ends before its end mark")
+        return data
+
+
+def _inflater(form: str, stored: BinaryIO) -> Any:
+    if form == "zstd":
+        return _Zstd(stored)
+    if form == "gzip":
+        return _Streams(stored, _Gunzip)
+    if form == "bz2":
+        return _Streams(stored, bz2.BZ2Decompressor)
+    return _Streams(stored, lambda: lzma.LZMADecompressor(memlimit=_XZ_MEMORY))
 
 
 def compression(head: bytes) -> str | None:

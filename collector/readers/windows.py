@@ -18,6 +18,7 @@ FULL_BYTES = 32 << 20
 """Up to this size a file is read whole, if the line budget allows."""
 MAX_LINE = 64 << 10
 _CUT_HEAD, _CUT_TAIL = 48 << 10, 15 << 10
+_LEFT_OUT = b" ... "
 _BEFORE, _AFTER = 6 << 10, 20 << 10
 """Bytes kept around a hit: the traceback's frames stand before its last line, the message's rest after it."""
 _LINE = 160
@@ -38,7 +39,7 @@ class RawLine(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Bytes that were not read into lines."""
+    """Bytes that were not read into lines; `start` equals `end` where the file broke off and nobody knows its rest."""
 
     start: int
     end: int
@@ -48,10 +49,12 @@ class Gap(NamedTuple):
 class _Hits(NamedTuple):
     """What one pass over a log found."""
 
-    places: list[tuple[int, int]]
-    """(line, offset) of the first and the last hits."""
+    places: list[tuple[int, int, int]]
+    """(line, offset, end) of the first and the last hits."""
     size: int
     newlines: int
+    broken: str | None
+    """Why the file ended before its end, if it did."""
 
 
 class _Counting:
@@ -82,7 +85,8 @@ def select(
 ) -> tuple[list[RawLine], list[Gap]]:
     """The lines of a log worth reading, in order, and the gaps between them.
 
-    `max_lines` bounds the number of lines (roughly, for files with hits). Raises OSError if the file cannot be read.
+    `max_lines` bounds the number of lines (roughly, for files with hits). The first gap is that at the end of the file,
+    if it broke off. Raises OSError if the file cannot be read.
     """
     found: _Hits | None = None
     with opener() as file:
@@ -93,11 +97,23 @@ def select(
     if found is None or (found.size <= FULL_BYTES and found.newlines <= max_lines):
         with opener() as file:
             data = file.read(FULL_BYTES + 1)
+            broken = _broken(file)
         if len(data) <= FULL_BYTES:
             if count_newlines(io.BytesIO(data), 0, len(data)) <= max_lines:
-                return _cut_all(list(_split(data, 1, 0)))
-            return _cut_all(*_windows(lambda: io.BytesIO(data), max_lines, _hits(lambda: io.BytesIO(data), locate)))
+                return _cut_all(list(_split(data, 1, 0)), _no_end(len(data), broken))
+            found = _hits(lambda: io.BytesIO(data), locate)._replace(broken=broken)
+            return _cut_all(*_windows(lambda: io.BytesIO(data), max_lines, found))
     return _cut_all(*_windows(opener, max_lines, found or _hits(opener, locate)))
+
+
+def _broken(file: BinaryIO) -> str | None:
+    """Why a file that was read to its end had ended early, if it had (`collector.opening` notes it)."""
+    note: str | None = getattr(getattr(file, "raw", file), "note", None)
+    return note
+
+
+def _no_end(size: int, broken: str | None) -> list[Gap]:
+    return [Gap(size, size, broken)] if broken else []
 
 
 def _split(data: bytes, line: int, offset: int) -> Iterator[RawLine]:
@@ -115,39 +131,43 @@ def _cut_all(lines: list[RawLine], gaps: list[Gap] | None = None) -> tuple[list[
     gaps = list(gaps or ())
     for i, raw in enumerate(lines):
         if len(raw.data) > MAX_LINE:
-            lines[i] = raw._replace(data=raw.data[:_CUT_HEAD] + b" ... " + raw.data[-_CUT_TAIL:])
+            lines[i] = raw._replace(data=raw.data[:_CUT_HEAD] + _LEFT_OUT + raw.data[-_CUT_TAIL:])
             gaps.append(Gap(raw.offset + _CUT_HEAD, raw.offset + len(raw.data) - _CUT_TAIL, "line too long"))
     return lines, gaps
 
 
 def _hits(opener: Callable[[], BinaryIO], locate: Locate | None) -> _Hits:
-    first: list[tuple[int, int]] = []
-    last: list[tuple[int, int]] = []
+    first: list[tuple[int, int, int]] = []
+    last: list[tuple[int, int, int]] = []
     with opener() as file:
         counting = _Counting(getattr(file, "raw", file))  # its blocks need no buffer of their own
         if locate is not None:
-            for _, line, offset, _ in locate(counting):  # type: ignore[arg-type]
+            for _, line, offset, end in locate(counting):  # type: ignore[arg-type]
                 if len(first) < _MAX_HITS:
-                    first.append((line, offset))
+                    first.append((line, offset, end))
                 else:
-                    last.append((line, offset))
+                    last.append((line, offset, end))
                     if len(last) > 4 * _MAX_HITS:
                         del last[: -2 * _MAX_HITS]
         while counting.read(8 << 20):
             pass
-    return _Hits(first + last[-_MAX_HITS:], counting.bytes, counting.newlines)
+        broken = _broken(file)
+    return _Hits(first + last[-_MAX_HITS:], counting.bytes, counting.newlines, broken)
 
 
 def _windows(opener: Callable[[], BinaryIO], max_lines: int, found: _Hits) -> tuple[list[RawLine], list[Gap]]:
     """Head, tail and neighbourhoods of hits of a file that is too large to hold."""
-    hits, size, newlines = found
+    hits, size, newlines, broken = found
     head_bytes = min(max(max_lines // 4, 50) * _LINE, 4 << 20)
     tail_bytes = min(max(max_lines // 2, 100) * _LINE, 8 << 20)
     spans = [(0, head_bytes), (max(size - tail_bytes, 0), size)]
-    spans += [(max(offset - _BEFORE, 0), min(offset + _AFTER, size)) for _, offset in hits]
-    anchors = sorted({(0, 1), *((offset, line) for line, offset in hits)})
+    spans += [(max(offset - _BEFORE, 0), min(offset + _AFTER, size)) for _, offset, _ in hits]
+    # what a long line ends with is as telling as what it begins with, and what follows it stands there
+    long = [(line, end) for line, offset, end in hits if end - offset > _AFTER]
+    spans += [(max(end - 2 * _CUT_TAIL, 0), min(end + _AFTER, size)) for _, end in long]
+    anchors = sorted({(0, 1), *((offset, line) for line, offset, _ in hits), *((end, line) for line, end in long)})
     kept: list[RawLine] = []
-    gaps: list[Gap] = []
+    gaps = _no_end(size, broken)
     end = 0
     with opener() as file:
         for start, stop in _merge(spans):
@@ -156,7 +176,11 @@ def _windows(opener: Callable[[], BinaryIO], max_lines: int, found: _Hits) -> tu
             begin = max(start - 1, 0)  # the byte before tells whether the window begins with a whole line
             _go_on(file, end, begin)
             data = file.read(stop - begin)
-            kept.extend(_numbered(data, begin, size, newlines, anchors))
+            for raw in _numbered(data, begin, size, newlines, anchors):
+                if kept and kept[-1].line == raw.line:  # pieces of one line
+                    kept[-1] = kept[-1]._replace(data=kept[-1].data + _LEFT_OUT + raw.data)
+                else:
+                    kept.append(raw)
             end = stop
     return kept, gaps
 
@@ -182,20 +206,22 @@ def _merge(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def _numbered(data: bytes, start: int, size: int, newlines: int, anchors: list[tuple[int, int]]) -> Iterator[RawLine]:
     """Lines of a window with their true numbers, counted from a known line inside it or from the end of the file."""
-    skip = 0
-    if start:  # the first, cut line belongs to the gap
-        skip = data.find(b"\n") + 1
-        if not skip:
-            skip = 0
+    skip = data.find(b"\n") + 1 if start else 0  # the first, cut line belongs to the gap
     stop = len(data)
     if start + stop < size:  # so does the last one, unless the window is one single huge line
         newline = data.rfind(b"\n")
         stop = newline + 1 if newline >= skip and newline > 0 else stop
-    inside = next(((o, n) for o, n in anchors if start + skip <= o < start + stop), None)
+    inside = next(((o - start, n) for o, n in anchors if start + skip <= o < start + stop), None)
+    inside = inside or next(((o - start, n) for o, n in anchors if start <= o < start + skip), None)
     if inside is not None:
-        first = inside[1] - data.count(b"\n", skip, inside[0] - start)
+        at, number = inside
+        first = number - data.count(b"\n", skip, at) if at >= skip else number + data.count(b"\n", at, skip)
     elif start + len(data) >= size:
         first = newlines + 1 - data.count(b"\n", skip)
     else:
         first = 1
+    if skip > _CUT_TAIL:  # but an error at the end of a huge line must be seen
+        yield RawLine(first - 1, start + skip - 1 - _CUT_TAIL, data[skip - 1 - _CUT_TAIL : skip - 1])
     yield from _split(data[skip:stop], first, start + skip)
+    if len(data) - stop > _CUT_TAIL:  # and whose it is, which its beginning tells
+        yield RawLine(first + data.count(b"\n", skip, stop), start + stop, data[stop : stop + _CUT_HEAD])
