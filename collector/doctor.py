@@ -169,9 +169,7 @@ def _spool(role: str, spool: Spool) -> Iterator[Check]:
     ages = [time.time() - (where / "new" / ticket).lstat().st_mtime for ticket in waiting]
     oldest = max(ages, default=0.0)
     if oldest > OLD_TICKET:
-        found = (
-            f"{len(waiting)} tickets wait, oldest {oldest / 3600:.1f} h: {spool.why(waiting[0]) or 'no drain'}"
-        )
+        found = f"{len(waiting)} tickets wait, oldest {oldest / 3600:.1f} h: {spool.why(waiting[0]) or 'no drain'}"
         mend = f"systemctl status firstfault-{role}.timer; or `firstfault drain --role {role}` by hand"
         yield Check(name, "wrong", found, mend)
     else:

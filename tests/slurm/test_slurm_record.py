@@ -32,11 +32,11 @@ TEXT = """JobId=7 JobName=train model
    TRES=cpu=2,node=2,billing=2,gres/gpu=16
    MinCPUsNode=1 MinMemoryNode=0 MinTmpDiskNode=0
    OverSubscribe=OK Contiguous=0 Licenses=(null) Network=(null)
-   Command=/work/my job.sh
-   WorkDir=/work/run 1
-   StdErr=/work/run 1/job-7.out
+   Command=/home/alice/my job.sh
+   WorkDir=/home/alice/run 1
+   StdErr=/home/alice/run 1/job-7.out
    StdIn=/dev/null
-   StdOut=/work/run 1/job-7.out
+   StdOut=/home/alice/run 1/job-7.out
    Power=
 """
 
@@ -53,7 +53,7 @@ def test_text_of_scontrol() -> None:
     assert record.started == local("2026-12-01T05:11:11")
     assert record.ended == local("2026-12-01T05:11:42")
     assert (record.nodes, record.batch_host, record.tasks, record.gpus) == ("n[5-6]", "n5", 2, 16)
-    assert (record.work_dir, record.stdout) == ("/work/run 1", "/work/run 1/job-7.out")
+    assert (record.work_dir, record.stdout) == ("/home/alice/run 1", "/home/alice/run 1/job-7.out")
     assert record.account is None
 
 
