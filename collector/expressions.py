@@ -28,9 +28,15 @@ class Ordinary:
     def __init__(self, text: bytes) -> None:
         self._text = text
         self._trigrams = Counter(text[i : i + 3] for i in range(len(text) - 2))
+        self._rarest: dict[bytes, bytes | None] = {}
 
     def rarest(self, literal: bytes) -> bytes | None:
         """The rarest WINDOW bytes of `literal`; None if the text contains even these, or if they are too few."""
+        if literal not in self._rarest:  # asked again for each way to put a pattern
+            self._rarest[literal] = self._rarest_of(literal)
+        return self._rarest[literal]
+
+    def _rarest_of(self, literal: bytes) -> bytes | None:
         windows = [literal[i : i + WINDOW] for i in range(max(1, len(literal) - WINDOW + 1))]
         rarest = min(windows, key=lambda window: (window in self._text, self._commonness(window)))
         return None if len(rarest) < MIN_WINDOW or rarest in self._text else rarest

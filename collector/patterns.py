@@ -143,7 +143,7 @@ class Located(NamedTuple):
 def locate(source: Path | BinaryIO, patterns: PatternSet, *, limit: int | None = None) -> Iterator[Located]:
     """Which patterns match where in a file of any size, in file order, in bounded memory.
 
-    `limit`: of each pattern at most so many lines per block of a few megabytes. Lines longer than the block reader's
+    `limit`: of each pattern at most so many lines per block. Lines longer than the block reader's
     limit count as two, their head and their tail. Raises OSError of opening and reading.
     """
     if isinstance(source, Path):

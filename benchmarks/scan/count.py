@@ -1,6 +1,6 @@
 """The child of the comparison with ripgrep: print the numbers of the lines of LOG that any of PATTERNS (JSON) matches.
 
-    python benchmarks/scan/count.py LOG PATTERNS
+python benchmarks/scan/count.py LOG PATTERNS
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ BLOCK = 256 << 10
 MAX_LINE = 1 << 20
 _NEAR = 4 << 10
 """Bytes looked at first where a newline or an impression is wanted."""
-_AS_LINES = 64 << 10
+_AS_LINES = BLOCK
 """Bytes held as lines at a time."""
 _SHORT = 80
 """Bytes per line up to which newlines are counted byte by byte (measured: equal at 60, a third of the time at 250)."""
