@@ -34,6 +34,8 @@ class Part:
     """Bytes of the best copy so far."""
     again: bool = False
     """Its state changed while it was being read: read it once more."""
+    ended_at: float | None = None
+    """Unix seconds at which its container was seen to have ended while its log was followed."""
 
     @property
     def key(self) -> Key:
@@ -100,12 +102,12 @@ class Incident:
         for run in seen.runs:
             if run.state == "waiting":
                 continue
-            part = self._part(seen, run)
+            part = self._part(seen, run, now)
             if part is not None:
                 due.append(part)
         return due
 
-    def _part(self, pod: Pod, run: Run) -> Part | None:
+    def _part(self, pod: Pod, run: Run, now: float) -> Part | None:
         part = self.parts.get((pod.uid, run.container, run.number))
         if part is None:
             part = Part(pod, run)
@@ -116,6 +118,8 @@ class Incident:
         part.pod, part.run = pod, run
         if part.state in ("reading", "following"):
             part.again = part.again or (ended and part.state == "reading")
+            if ended:
+                part.ended_at = now
         elif ended or (going and run.state == "running" and part.state == "partial"):
             part.state, part.not_before = "due", 0.0
             return part
@@ -130,6 +134,13 @@ class Incident:
         """Parts to read now: failed runs first, then ended ones, then those that still run."""
         ready = [part for part in self.parts.values() if part.state == "due" and part.not_before <= now]
         yield from sorted(ready, key=lambda part: (not part.run.failed, part.run.state != "terminated"))
+
+    def endless(self, now: float, seconds: float) -> list[Part]:
+        """Parts that are followed although their containers ended long ago; they are to be read once more."""
+        found = [p for p in self.parts.values() if p.state == "following" and p.ended_at and now - p.ended_at > seconds]
+        for part in found:
+            part.again, part.ended_at = True, None
+        return found
 
     def done(self, part: Part, *, complete: bool, again: bool, size: int, now: float) -> None:
         """Record what came of reading a part."""

@@ -110,10 +110,13 @@ class Readers:
         with lock:
             incident.done(part, complete=source.complete, again=source.again, size=size, now=time.time())
 
-    def release(self, incident: Incident) -> None:
-        """End what is still followed of an incident: it closes."""
+    def release(self, incident: Incident, part: Part | None = None) -> None:
+        """End what is still followed of an incident (it closes), or one part of it."""
         with self._lock:
-            streams = [source for key, source in self._streams.items() if key[0] == incident.id]
+            streams = [
+                source for (owner, key), source in self._streams.items()
+                if owner == incident.id and (part is None or key == part.key)
+            ]  # fmt: skip
         for source in streams:
             source.stop()
 

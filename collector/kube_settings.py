@@ -23,6 +23,8 @@ class Settings:
     """Logs read at once from one kubelet."""
     followers: int = 64
     """Logs of running containers followed at once; beyond it they are read when they end."""
+    end_seconds: float = 15.0
+    """A followed log whose container ended so long ago is cut and read again: some kubelets never end the stream."""
     log_bytes: int = 256 << 20
     """Bytes kept of one log: its head and its tail."""
     log_seconds: float = 600.0

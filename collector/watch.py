@@ -381,6 +381,9 @@ class Controller:
             with self._lock:
                 for part in list(incident.due(now)):
                     self.readers.start(incident, part, self._lock)
+                endless = incident.endless(now, self.settings.end_seconds)
+            for part in endless:
+                self.readers.release(incident, part)
             if now < incident.next_poll:
                 continue
             incident.next_poll = now + incident.poll

@@ -297,12 +297,16 @@ class Space:
             (folder / "hold").unlink()
 
     def status(self, pod: dict[str, Any], phase: str, state: dict[str, Any], **more: Any) -> None:
-        """Set a pod's status as its kubelet would. `more`: restarts, last (state), other status fields."""
+        """Set a pod's status as its kubelet would. `more`: restarts, last (state), endless, status fields."""
         container = {
             "name": pod["spec"]["containers"][0]["name"], "image": "registry.example/train:1", "imageID": "",
             "ready": False,
             "restartCount": more.pop("restarts", 0), "state": state, "lastState": more.pop("last", {}),
         }  # fmt: skip
+        if "terminated" in state and not more.pop("endless", False):  # the kubelet ends the streams of its log
+            folder = self.cluster.logs / f"{self.name}_{pod['metadata']['name']}_{pod['metadata']['uid']}"
+            if (folder / container["name"]).exists():
+                (folder / container["name"] / f"{container['restartCount']}.done").touch()
         body = {"status": {"phase": phase, "containerStatuses": [container], **more}}
         path = path_of("v1", "pods", self.name, pod["metadata"]["name"]) + "/status"
         self.api.json("PATCH", path, None, body, content_type="application/strategic-merge-patch+json")

@@ -159,7 +159,10 @@ def test_a_deadline(space: Any, site: Any) -> None:
     controller = site.controller()
     (pod,) = space.pods("late")
     space.log(pod, "step 1")
+    space.hold(pod)  # its grace period
     space.runs(pod)
+    space.until(lambda: controller.readers.bytes, "its log is read")
+    space.hold(pod, False)
     (incident,) = site.finished(controller)
     assert site.texts(incident) == ["step 1"]
     assert any("DeadlineExceeded" in text for text in site.texts(incident, "kubernetes/"))

@@ -32,21 +32,42 @@ def _whole_or_named(site: Any, incident: str) -> str:
     return "named"
 
 
-@pytest.mark.parametrize("delay", [0.0, 0.1, 1.0])
-def test_job_and_pods_are_deleted_right_after_the_failure(space: Any, site: Any, delay: float) -> None:
+@pytest.mark.parametrize("delay", [0.0, 0.1, None])
+def test_job_and_pods_are_deleted_right_after_the_failure(space: Any, site: Any, delay: float | None) -> None:
     controller = site.controller()
     space.job("brief", 1)
     (pod,) = space.pods("brief")
     space.log(pod, "\n".join(LINES))
     space.runs(pod)
     space.until(lambda: any(p.phase == "Running" for p in controller.reflectors[0].views.values()), "the pod is seen")
+    if delay is None:  # a grace period that is long enough
+        space.hold(pod)
     space.fails(pod)
-    time.sleep(delay)  # the race itself
+    time.sleep(delay or 0.0)  # the race itself
     space.delete(path_of("batch/v1", "jobs", space.name, "brief"), propagationPolicy="Background")
+    if delay is None:
+        space.until(lambda: controller.readers.bytes, "the log is read")
+        space.hold(pod, False)
     (incident,) = site.finished(controller)
-    end = _whole_or_named(site, incident)
-    assert end == "whole" or delay < 1.0
+    assert _whole_or_named(site, incident) == "whole" or delay is not None
     assert any("Exit Code: 1" in text for text in site.texts(incident, "kubernetes/"))
+
+
+def test_a_kubelet_that_never_ends_a_followed_log(space: Any, site: Any) -> None:
+    space.job("endless", 2, backoffLimit=8)
+    controller = site.controller(end_seconds=0.5)
+    first, second = space.pods("endless")
+    for pod in (first, second):
+        space.log(pod, "\n".join(LINES))
+        space.runs(pod)
+    space.fails(first)
+    space.until(lambda: controller.readers.busy, "the peer is followed")
+    space.fails(second, endless=True)
+    space.until(lambda: not controller.readers.busy, "the stream is cut")
+    space.delete(path_of("batch/v1", "jobs", space.name, "endless"), propagationPolicy="Background")
+    (incident,) = site.finished(controller)
+    rows = [row for row in site.rows("log_lines", incident) if f"pods/{second['metadata']['name']}/" in row["path"]]
+    assert [row["text"] for row in rows] == LINES
 
 
 def test_a_store_that_is_down_loses_nothing(space: Any, site: Any) -> None:
