@@ -5,8 +5,8 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.ready
 # Python 3.11 or newer, whatever it is called here.
 BASE_PYTHON := $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
-# One process per core; the tests of one file share their services, so they stay together.
-PYTEST_ARGS ?= -n 2 --dist loadfile
+# One process per core; tests that share a service stay together (tests/conftest.py).
+PYTEST_ARGS ?= -n 2 --dist loadgroup
 DEMO := tests/cases/c06c_order_inverted_entrypoint_4r/plain
 
 .PHONY: demo test setup lint types quick accuracy reproduce clean

@@ -223,7 +223,7 @@ def _ledger(case: Case) -> dict[str, Any]:
     if silent and spoke:
         shown = ", ".join(str(rank) for rank in silent[:16]) + (" ..." if len(silent) > 16 else "")
         gaps.insert(0, f"no line could be attributed to rank(s) {shown}")
-    return {"expected": expected, "collected": len(spoke), "gaps": gaps}
+    return {"expected": expected, "collected": len(spoke), "gaps": list(dict.fromkeys(gaps))}
 
 
 def _details(

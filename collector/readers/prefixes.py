@@ -144,7 +144,7 @@ class Grammar:
         if other and "pid" in found and other[1] != found["pid"]:
             return  # a controller writes about one of its workers
         lowered = text.lower() if text.startswith("{") else head.lower()
-        if "rank" not in lowered and " NCCL " not in head and not head.startswith("R"):
+        if "rank" not in lowered and " NCCL " not in head and not head.startswith("R") and "[r" not in lowered:
             return
         if text.startswith("{") and (own := _JSON_RANK.search(text)):
             found.setdefault("rank", own[1])
