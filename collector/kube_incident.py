@@ -82,6 +82,8 @@ class Incident:
     polls: int = 0
     closed: str | None = None
     """How it ended: failed | succeeded | deleted | restarted | open_limit."""
+    void: bool = False
+    """True if it turned out to be none: nothing of it is kept."""
     resumed: bool = False
     head_written: bool = False
     """True once the objects are safe in the store."""

@@ -99,7 +99,7 @@ class Readers:
         size = found.size if found is not None else 0
         better = (found is not None and size >= best) or (found is None and not best and not source.again)
         last = found is None and source.again and part.tries + 1 >= 6 and not best
-        if better or last:
+        if (better or last) and not incident.void:
             if found is None:
                 (folder / "log").unlink(missing_ok=True)
             self._shipper.stage(

@@ -73,6 +73,11 @@ class Records:
         last = max((int(row["attempt"]) for row in record["attempts"]), default=-1)
         return max(last + 1, counted or 0)
 
+    def closed(self, uid: str) -> bool:
+        """True if the job has an attempt that is closed, and none that is open."""
+        rows = (self.load(uid) or {"attempts": []})["attempts"]
+        return bool(rows) and all(row.get("closed") for row in rows)
+
     def handled(self, uid: str) -> set[tuple[str, str, int]]:
         """Runs that belong to closed attempts of a job."""
         record = self.load(uid) or {"attempts": []}

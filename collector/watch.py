@@ -47,6 +47,8 @@ from collector.store import Store, StoreError
 _TICK = 0.5
 _LATER = 2.0
 _FEW = 8
+_BY_ITSELF = ("exit", "oom", "restart")
+"""Kinds of failure in which a container ended by itself; for others the job is looked at first."""
 
 
 class Controller:
@@ -219,16 +221,21 @@ class Controller:
             job, counted, now, f"pod {dig(item, 'metadata.name')}: {first.text if first else ''}"
         )
         incident.poll = self.settings.poll_seconds
-        with self._lock:
-            self._take(incident, item, now)  # its own log before any question
+        before = self.records.closed(job.uid)
+        urgent = not before and any(failure.kind in _BY_ITSELF for failure in found)
+        if urgent:
+            with self._lock:
+                self._take(incident, item, now)  # its own log before any question
         self._refresh(incident)
-        # a clean-up after success deletes running pods too: that is no failure; a killed child is one all the same
-        if incident.state.phase == "succeeded" and all(failure.kind != "oom" for failure in found):
+        if self._is_aftermath(incident, found, before):
             self.counts["ignored"] += 1
-            incident.closed = "succeeded"
+            with self._lock:
+                incident.void, incident.closed = True, incident.state.phase
             self.readers.release(incident)
-            self.records.save(self._quietly(incident))
             return
+        if not urgent:
+            with self._lock:
+                self._take(incident, item, now)
         with self._lock:
             self.incidents[job.uid] = incident
         self.counts["resumed" if incident.resumed else "opened"] += 1
@@ -241,9 +248,14 @@ class Controller:
         self.records.save(incident)
 
     @staticmethod
-    def _quietly(incident: Incident) -> Incident:
-        incident.verdict = "no failure of the job"
-        return incident
+    def _is_aftermath(incident: Incident, found: list[Failure], before: bool) -> bool:
+        """True for pods that are cleared away after their job has ended, well or with an incident of its own.
+
+        A child that the kernel killed is a failure even of a job that succeeded.
+        """
+        if incident.state.phase == "succeeded":
+            return before or all(failure.kind != "oom" for failure in found)
+        return before and incident.state.phase != "running"
 
     def _fetch_peers(self, incident: Incident, peers: list[Pod], now: float) -> None:
         """The whole objects of other pods of the job: one by one if they are few, else by listing the namespace."""

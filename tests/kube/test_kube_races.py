@@ -40,14 +40,12 @@ def test_job_and_pods_are_deleted_right_after_the_failure(space: Any, site: Any,
     space.log(pod, "\n".join(LINES))
     space.runs(pod)
     space.until(lambda: any(p.phase == "Running" for p in controller.reflectors[0].views.values()), "the pod is seen")
-    if delay is None:  # a grace period that is long enough
-        space.hold(pod)
     space.fails(pod)
-    time.sleep(delay or 0.0)  # the race itself
-    space.delete(path_of("batch/v1", "jobs", space.name, "brief"), propagationPolicy="Background")
     if delay is None:
         space.until(lambda: controller.readers.bytes, "the log is read")
-        space.hold(pod, False)
+    else:
+        time.sleep(delay)  # the race itself: the object of a pod that has ended goes at once, and its log with it
+    space.delete(path_of("batch/v1", "jobs", space.name, "brief"), propagationPolicy="Background")
     (incident,) = site.finished(controller)
     assert _whole_or_named(site, incident) == "whole" or delay is not None
     assert any("Exit Code: 1" in text for text in site.texts(incident, "kubernetes/"))
