@@ -26,6 +26,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that share a cluster stay in one process; elsewhere those of one file do (xdist's --dist loadgroup)."""
     for item in items:
         folder = item.path.relative_to(Path(__file__).parent).parts[0]
+        if folder == "kube":
+            # a whole control plane on two busy cores misses a deadline now and then; what is broken fails three times
+            item.add_marker(pytest.mark.flaky(reruns=2))
         item.add_marker(pytest.mark.xdist_group(folder if folder in ("kube", "slurm", "lake") else str(item.path)))
 
 
