@@ -196,13 +196,13 @@ def test_a_watch_that_is_too_old_is_listed_again_and_what_vanished_is_told(clust
 
 
 def test_two_replicas_never_lead_at_once(cluster: Any, space: Any) -> None:
-    leases = [Lease(cluster.api(), space.name, "leader", name, duration=3.0, retry=0.2) for name in ("a", "b")]
+    leases = [Lease(cluster.api(), space.name, "leader", name, duration=6.0, retry=0.2) for name in ("a", "b")]
     assert leases[0].acquire()
     lost = threading.Event()
     leases[0].keep(lost.set)
     waiting = threading.Thread(target=leases[1].acquire, daemon=True)
     waiting.start()
-    waiting.join(4.0)
+    waiting.join(7.0)
     assert not leases[1].leading, "a lease that is renewed is not taken"
     leases[0]._halt.set()  # the holder dies without a word
     space.until(lambda: leases[1].leading, "the other takes over")
