@@ -22,7 +22,7 @@ import pytest
 
 SPARSE = 200 << 20
 TINY = 10_000
-MEMORY = 400 << 20
+MEMORY = 1500 << 20
 """Resident bytes that a collection of this folder, each artifact read to its end, may need at most."""
 
 CHILD = """
